@@ -1,0 +1,532 @@
+"""What every runtime must do: one suite, run on the local and on the simulated runtime.
+
+A subclass provides the fixture ``lab``, which knows how its runtime is opened, how members are told what to do and how to see
+whether they live. Every lab has the same cluster: two nodes of 4 CPU and 8 GiB each.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Any, Protocol
+
+import pytest
+
+from trainmaster.agent.runtime.port import RunStatus, Runtime
+from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+
+PATIENCE = 15.0
+"""Seconds after which a condition that should come true at once is given up."""
+
+
+class Does(Enum):
+    """What a member does with its life."""
+
+    SUCCEED = auto()
+    EXIT = auto()
+    DIE_BY_SIGNAL = auto()
+    PRINT = auto()
+    RUN = auto()
+    """Until it is told to end; it then ends at once, with an error."""
+    RUN_STUBBORNLY = auto()
+    """Until it is killed: it does not heed SIGTERM."""
+    LEAVE_IN_PEACE = auto()
+    """Runs until it is told to end, and then succeeds."""
+    WAIT_FOR_GATE = auto()
+    """Succeeds once the lab opens the gate of its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """A member's behaviour, for the lab to translate."""
+
+    does: Does
+    code: int = 0
+    """The exit code or the signal."""
+    text: str = ""
+
+
+SUCCEEDS = Behaviour(Does.SUCCEED)
+RUNS = Behaviour(Does.RUN)
+STUBBORN = Behaviour(Does.RUN_STUBBORNLY)
+PEACEFUL = Behaviour(Does.LEAVE_IN_PEACE)
+WAITS_FOR_GATE = Behaviour(Does.WAIT_FOR_GATE)
+
+
+def exits(code: int) -> Behaviour:
+    return Behaviour(Does.EXIT, code)
+
+
+def dies_by(signal: int) -> Behaviour:
+    return Behaviour(Does.DIE_BY_SIGNAL, signal)
+
+
+def prints(text: str) -> Behaviour:
+    return Behaviour(Does.PRINT, text=text)
+
+
+class Lab(Protocol):
+    """What a subclass provides."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that is open now."""
+        ...
+
+    async def restart(self) -> None:
+        """Drops the runtime and opens another one on the same records; members notice nothing."""
+        ...
+
+    def template(self, run: str, behaviour: Behaviour) -> dict[str, Any]:
+        """A member's template, in wire form, that makes it behave so."""
+        ...
+
+    def open_gate(self, run: str) -> None: ...
+
+    def living(self, run: str) -> int:
+        """How many members of the run live, as the world and not as the runtime sees it."""
+        ...
+
+    def ready(self, run: str) -> int:
+        """How many members have begun to behave as told; before that a stubborn one may still be meek."""
+        ...
+
+    def now(self) -> float:
+        """The clock that ``Runtime.renew`` counts on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One role of a run under test."""
+
+    behaviour: Behaviour
+    count: int = 1
+    cpu: str = "1"
+    name: str = "worker"
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the template."""
+
+
+async def eventually(condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
+    """Looks until ``condition`` holds. The only place where tests let time pass."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+async def until(lab: Lab, run: str, condition: Callable[[RunStatus], bool], within: float = PATIENCE) -> RunStatus:
+    """Waits on the runtime's own word until the status of ``run`` meets ``condition``."""
+    deadline = time.monotonic() + within
+    while True:
+        status = lab.runtime.held()[run]
+        if condition(status):
+            return status
+        left = deadline - time.monotonic()
+        assert left > 0, f"not within {within:g} s; the last status is {status}"
+        await lab.runtime.wait_changed(min(left, 1.0))
+
+
+async def until_state(lab: Lab, run: str, state: RunState, within: float = PATIENCE) -> RunStatus:
+    return await until(lab, run, lambda status: status.state is state, within)
+
+
+async def until_over(lab: Lab, run: str, within: float = PATIENCE) -> RunStatus:
+    return await until(lab, run, lambda status: status.state.is_terminal, within)
+
+
+def start_run(
+    lab: Lab,
+    run: str,
+    *parts: Part,
+    placement_timeout: float = 60.0,
+    disconnect: float | None = None,
+    **spec: Any,
+) -> StartRun:
+    """A run made of ``parts``; ``spec`` has further fields of the specification, in wire form."""
+    job = run.rpartition("-r")[0]
+    roles = [
+        {
+            "name": part.name,
+            "replicas": part.count,
+            "template": {"resources": {"cpu": part.cpu}, **lab.template(run, part.behaviour), **part.extra},
+        }
+        for part in parts
+    ]
+    return StartRun(
+        run=run,
+        job=job,
+        queue="org/team",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec={"name": "test", "queue": "org/team", "roles": roles, **spec},
+        sizes={part.name: part.count for part in parts},
+        placement_timeout_seconds=placement_timeout,
+        disconnect_seconds=disconnect,
+    )
+
+
+def stop_run(run: str, cause: StopCause = StopCause.CANCEL, grace: float = 10.0, generation: int = 2) -> StopRun:
+    return StopRun(run=run, generation=generation, cause=cause, grace_seconds=grace)
+
+
+A, B, C = "alpha-0000001-r1", "beta-0000002-r1", "gamma-0000003-r1"
+
+
+class RuntimeConformance:
+    """Subclass this with a fixture ``lab``."""
+
+    # Capacity
+
+    async def test_the_report_shows_each_node_group_whole_whatever_our_own_members_use(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=3)))
+        await until_state(lab, A, RunState.RUNNING)
+        report = await lab.runtime.capacity()
+        assert sum(group.count * group.free["cpu"] for group in report.groups) == 8000
+
+    async def test_a_gang_gets_all_of_its_members_and_says_where_they_are(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="3"), Part(RUNS, count=2, name="ps")))
+        status = await until_state(lab, A, RunState.RUNNING)
+        assert lab.living(A) == 4
+        assert status.placement is not None
+        groups = {group.name for group in (await lab.runtime.capacity()).groups}
+        assert set(status.placement) <= groups
+        total: dict[str, int] = {}
+        for roles in status.placement.values():
+            for role, count in roles.items():
+                total[role] = total.get(role, 0) + count
+        assert total == {"worker": 2, "ps": 2}
+        assert {(one.role, one.index, one.state) for one in status.members} == {
+            ("worker", 0, "running"),
+            ("worker", 1, "running"),
+            ("ps", 0, "running"),
+            ("ps", 1, "running"),
+        }
+
+    async def test_a_gang_that_does_not_fit_waits_as_a_whole(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="2")))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=5)))
+        status = await until_state(lab, B, RunState.PENDING)
+        assert "room" in status.message
+        assert lab.living(B) == 0
+
+    async def test_a_waiting_run_starts_when_room_comes(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=2, cpu="4")))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        await until_state(lab, B, RunState.PENDING)
+        lab.open_gate(A)
+        await until_state(lab, A, RunState.SUCCEEDED)
+        await until_state(lab, B, RunState.RUNNING)
+
+    async def test_the_cluster_never_runs_more_than_it_has(self, lab: Lab) -> None:
+        runs = [f"crowd-{number:07d}-r1" for number in range(7)]
+        for run in runs:
+            await lab.runtime.start(start_run(lab, run, Part(WAITS_FOR_GATE, count=3)))
+        for run in runs:
+            lab.open_gate(run)
+        deadline = time.monotonic() + PATIENCE
+        while not all(status.state.is_terminal for status in lab.runtime.held().values()):
+            assert sum(lab.living(run) for run in runs) <= 8
+            assert time.monotonic() < deadline
+            await lab.runtime.wait_changed(0.5)
+        assert {status.state for status in lab.runtime.held().values()} == {RunState.SUCCEEDED}
+
+    async def test_a_run_is_returned_with_the_reason_once_its_placement_timeout_is_over(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="4")))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS), placement_timeout=0.2))
+        status = await until_over(lab, B)
+        assert status.state is RunState.RETURNED
+        assert "CPU" in status.message
+        assert lab.living(B) == 0
+
+    async def test_what_can_never_fit_is_returned_at_once(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, cpu="5")))
+        status = await until_over(lab, A)
+        assert status.state is RunState.RETURNED
+        assert "needs 5 CPU on one node, the largest node has 4" in status.message
+
+    async def test_what_needs_a_dataset_that_is_not_here_is_returned(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS), placement={"datasets": ["imagenet"]}))
+        status = await until_over(lab, A)
+        assert status.state is RunState.RETURNED
+        assert "imagenet" in status.message
+
+    # Ends
+
+    async def test_a_run_succeeds_when_all_its_members_do(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, count=3)))
+        status = await until_over(lab, A)
+        assert status.state is RunState.SUCCEEDED
+        assert {one.state for one in status.members} == {"succeeded"}
+
+    async def test_the_failure_of_one_member_ends_the_others_and_is_told(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2), Part(exits(7), name="bad")))
+        status = await until_over(lab, A)
+        assert status.state is RunState.FAILED
+        assert status.end is not None
+        assert (status.end.category, status.end.exit_code, status.end.member) == (FailureCategory.EXIT, 7, "bad-0")
+        assert lab.living(A) == 0
+
+    async def test_a_member_killed_by_a_signal_is_a_failure_with_that_signal(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(dies_by(9))))
+        status = await until_over(lab, A)
+        assert status.state is RunState.FAILED
+        assert status.end is not None
+        assert (status.end.category, status.end.signal, status.end.exit_code) == (FailureCategory.SIGNAL, 9, None)
+
+    async def test_a_run_fails_when_its_time_limit_is_over(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS), timeLimit="300ms"))
+        status = await until_over(lab, A)
+        assert status.state is RunState.FAILED
+        assert status.end is not None
+        assert status.end.category is FailureCategory.DEADLINE
+        assert lab.living(A) == 0
+
+    # Stops
+
+    @pytest.mark.parametrize("cause", list(StopCause))
+    @pytest.mark.parametrize("behaviour", [RUNS, PEACEFUL], ids=["error", "success"])
+    async def test_a_stopped_run_ends_as_its_cause_says_however_its_members_leave(
+        self, lab: Lab, cause: StopCause, behaviour: Behaviour
+    ) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(behaviour, count=2)))
+        await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+        await lab.runtime.stop(stop_run(A, cause))
+        status = await until_over(lab, A)
+        assert status.state is cause.ends_as
+        assert status.generation == 2
+        assert lab.living(A) == 0
+
+    async def test_members_that_ignore_sigterm_are_killed_when_the_grace_is_over(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        asked_at = lab.now()
+        await lab.runtime.stop(stop_run(A, grace=0.4))
+        await until_state(lab, A, RunState.STOPPING)
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+        assert lab.now() - asked_at >= 0.4
+        assert lab.living(A) == 0
+
+    async def test_a_shorter_grace_takes_effect_at_once(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, grace=3600))
+        await until_state(lab, A, RunState.STOPPING)
+        await lab.runtime.stop(stop_run(A, grace=0))
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+
+    async def test_a_stop_of_a_higher_generation_takes_the_place_of_a_lower_one(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, grace=3600))
+        await until_state(lab, A, RunState.STOPPING)
+        await lab.runtime.stop(stop_run(A, StopCause.CANCEL, grace=0, generation=3))
+        await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, grace=0, generation=2))
+        status = await until_over(lab, A)
+        assert (status.state, status.generation) == (RunState.CANCELLED, 3)
+
+    async def test_a_run_that_succeeded_before_the_stop_has_succeeded(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS)))
+        before = await until_over(lab, A)
+        await lab.runtime.stop(stop_run(A))
+        assert lab.runtime.held()[A] == before
+
+    async def test_a_run_stopped_while_it_waits_ends_at_once(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="4")))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+        await until_state(lab, B, RunState.PENDING)
+        await lab.runtime.stop(stop_run(B, StopCause.PREEMPT))
+        assert (await until_over(lab, B)).state is RunState.PREEMPTED
+        assert lab.living(B) == 0
+
+    async def test_a_stop_right_after_the_start_is_not_lost(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        await lab.runtime.stop(stop_run(A, grace=0))
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+        assert lab.living(A) == 0
+
+    # Again and again
+
+    async def test_a_run_started_twice_runs_once(self, lab: Lab) -> None:
+        run = start_run(lab, A, Part(RUNS))
+        await asyncio.gather(lab.runtime.start(run), lab.runtime.start(run))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.start(run)
+        await lab.restart()
+        await lab.runtime.start(run)
+        assert lab.living(A) == 1
+
+    async def test_a_stop_said_again_does_not_prolong_the_grace(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        asked_at = lab.now()
+        await lab.runtime.stop(stop_run(A, grace=0.5))
+        while not lab.runtime.held()[A].state.is_terminal:
+            await lab.runtime.stop(stop_run(A, grace=0.5))
+            await lab.runtime.wait_changed(0.05)
+            assert lab.now() - asked_at < PATIENCE
+
+    async def test_stopping_and_forgetting_what_is_not_held_does_nothing(self, lab: Lab) -> None:
+        await lab.runtime.stop(stop_run(A))
+        await lab.runtime.forget(A)
+        assert lab.runtime.held() == {}
+
+    async def test_only_an_ended_run_can_be_forgotten(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE)))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.forget(A)
+        assert A in lab.runtime.held()
+        lab.open_gate(A)
+        await until_over(lab, A)
+        await lab.runtime.forget(A)
+        await lab.runtime.forget(A)
+        assert lab.runtime.held() == {}
+        await lab.restart()
+        assert lab.runtime.held() == {}
+
+    # Restarts of the agent
+
+    async def test_an_accepted_run_is_durable(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await lab.restart()
+        assert A in lab.runtime.held()
+        await until_state(lab, A, RunState.RUNNING)
+        await eventually(lambda: lab.living(A) == 1, "its one member lives")
+
+    async def test_a_restart_finds_all_runs_as_they_are(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS)))
+        await until_over(lab, A)
+        await lab.runtime.start(start_run(lab, B, Part(WAITS_FOR_GATE, count=2, cpu="4")))
+        await until_state(lab, B, RunState.RUNNING)
+        await lab.runtime.start(start_run(lab, C, Part(RUNS)))
+        await until_state(lab, C, RunState.PENDING)
+        before, holder = lab.runtime.held(), lab.runtime.holder
+        await lab.restart()
+        after = lab.runtime.held()
+        assert lab.runtime.holder == holder
+        assert {run: status.state for run, status in after.items()} == {
+            A: RunState.SUCCEEDED,
+            B: RunState.RUNNING,
+            C: RunState.PENDING,
+        }
+        assert all(after[run].seq >= before[run].seq for run in before)
+        assert lab.living(B) == 2
+        assert lab.living(C) == 0, "what the running members use is still counted"
+        lab.open_gate(B)
+        await until_state(lab, B, RunState.SUCCEEDED)
+        await until_state(lab, C, RunState.RUNNING)
+
+    async def test_a_run_taken_over_can_be_stopped(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.restart()
+        await lab.runtime.stop(stop_run(A, StopCause.SUSPEND))
+        assert (await until_over(lab, A)).state is RunState.SUSPENDED
+
+    async def test_the_sequence_rises_with_each_change_across_restarts(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN)))
+        seen = [lab.runtime.held()[A]]
+
+        async def note(state: RunState) -> None:
+            seen.append(await until_state(lab, A, state))
+
+        await note(RunState.RUNNING)
+        await lab.restart()
+        await note(RunState.RUNNING)
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, grace=0.2))
+        await note(RunState.STOPPING)
+        await note(RunState.CANCELLED)
+        await lab.restart()
+        await note(RunState.CANCELLED)
+        for earlier, later in pairwise(seen):
+            assert later.seq > earlier.seq or later == earlier
+
+    # Disconnection
+
+    @pytest.mark.parametrize("behaviour", [RUNS, STUBBORN], ids=["meek", "stubborn"])
+    async def test_without_news_every_member_is_dead_before_the_disconnect_limit(
+        self, lab: Lab, behaviour: Behaviour
+    ) -> None:
+        asked_at = lab.now()
+        await lab.runtime.renew(asked_at)
+        await lab.runtime.start(start_run(lab, A, Part(behaviour, count=2), disconnect=2.0, stopGrace="10m"))
+        await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+        await eventually(lambda: lab.living(A) == 0, "the members are dead", within=2.5)
+        assert lab.now() < asked_at + 2.0
+        assert (await until_over(lab, A)).state is RunState.LOST
+
+    async def test_news_put_the_disconnect_limit_off(self, lab: Lab) -> None:
+        first = lab.now()
+        await lab.runtime.renew(first)
+        await lab.runtime.start(start_run(lab, A, Part(RUNS), disconnect=1.0))
+        await until_state(lab, A, RunState.RUNNING)
+        while lab.now() < first + 1.5:
+            await lab.runtime.renew(lab.now())
+            await lab.runtime.wait_changed(0.1)
+        assert lab.runtime.held()[A].state is RunState.RUNNING
+        assert (await until_over(lab, A)).state is RunState.LOST
+
+    async def test_a_run_that_waits_for_room_past_the_disconnect_limit_is_lost(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="4")))
+        await lab.runtime.renew(lab.now())
+        await lab.runtime.start(start_run(lab, B, Part(RUNS), disconnect=1.0))
+        assert (await until_over(lab, B)).state is RunState.LOST
+
+    async def test_a_run_that_may_wait_is_never_stopped_for_silence(self, lab: Lab) -> None:
+        asked_at = lab.now()
+        await lab.runtime.renew(asked_at)
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS), disconnect=1.0))
+        await until_state(lab, B, RunState.LOST)
+        assert lab.runtime.held()[A].state is RunState.RUNNING
+        assert lab.living(A) == 1
+
+    # Output
+
+    async def test_output_is_read_by_offset_and_from_its_end(self, lab: Lab) -> None:
+        text = "one\ntwo\nthree\n"
+        await lab.runtime.start(start_run(lab, A, Part(prints(text))))
+        await until_over(lab, A)
+        whole = await lab.runtime.read_log(A, "worker", 0, 0, 1000)
+        assert (whole.offset, whole.data.decode(), whole.end) == (0, text, True)
+        part = await lab.runtime.read_log(A, "worker", 0, 4, 3)
+        assert (part.offset, part.data, part.end) == (4, b"two", False)
+        tail = await lab.runtime.read_log(A, "worker", 0, -6, 1000)
+        assert (tail.offset, tail.data, tail.end) == (8, b"three\n", True)
+        longer = await lab.runtime.read_log(A, "worker", 0, -1000, 1000)
+        assert (longer.offset, longer.data.decode()) == (0, text)
+        nothing = await lab.runtime.read_log(A, "worker", 0, len(text), 1000)
+        assert (nothing.offset, nothing.data, nothing.end) == (len(text), b"", True)
+
+    async def test_output_of_a_running_member_has_no_end_yet(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        assert not (await lab.runtime.read_log(A, "worker", 0, 0, 1000)).end
+
+    async def test_output_of_an_unknown_run_or_member_is_a_key_error(self, lab: Lab) -> None:
+        with pytest.raises(KeyError):
+            await lab.runtime.read_log(A, "worker", 0, 0, 1000)
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        with pytest.raises(KeyError):
+            await lab.runtime.read_log(A, "worker", 1, 0, 1000)
+        with pytest.raises(KeyError):
+            await lab.runtime.read_log(A, "boss", 0, 0, 1000)
+
+    # Waiting for news
+
+    async def test_waiting_for_a_change_ends_without_one_when_the_time_is_up(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
+        while await lab.runtime.wait_changed(0.1):
+            pass
+        assert await lab.runtime.wait_changed(0.05) is False
+        await lab.runtime.stop(stop_run(A))
+        assert await lab.runtime.wait_changed(PATIENCE) is True

@@ -1,0 +1,254 @@
+"""Fixtures for all tests: a real Postgres, a Redis that speaks the protocol, and a whole dispatcher in this process."""
+
+import asyncio
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from sqlalchemy import create_engine, text
+
+from tests.waiting import eventually
+from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
+from trainmaster.dispatcher.api.app import make_app
+from trainmaster.dispatcher.scheduler.loop import Scheduler
+from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store.database import driver_url
+from trainmaster.dispatcher.store.migrate import migrate
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, held_digest
+from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.states import ClusterKind, RunState
+from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+
+ADMIN_KEY = "tmk_admin"
+_names = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Postgres with a migrated database that others are copied from."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("pg") / "data")
+    url = server.start()
+    engine = create_engine(driver_url(url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE DATABASE pattern"))
+    engine.dispose()
+    migrate(on_database(url, "pattern"))
+    yield url
+    server.stop("immediate")
+
+
+def on_database(url: str, name: str) -> str:
+    """The URL of another database of the same server."""
+    head, _, options = url.partition("?")
+    return f"{head.rsplit('/', 1)[0]}/{name}?{options}"
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> Iterator[str]:
+    """A fresh, migrated database."""
+    name = f"test_{os.getpid()}_{next(_names)}"
+    engine = create_engine(driver_url(postgres_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE pattern"))
+    yield on_database(postgres_url, name)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis: ``redis-server`` where there is one, else the stand-in that ``trainmaster up`` uses too."""
+    port = free_port()
+    process = subprocess.Popen(redis_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_port(port, process, 20, "Redis")
+    yield f"redis://127.0.0.1:{port}/0"
+    process.kill()
+    process.wait()
+
+
+@dataclass
+class FakeAgent:
+    """An agent under a test's hand: says what it is told to say, over real HTTP."""
+
+    http: httpx.AsyncClient
+    key: str
+    session: str = "session-1"
+    holder: str = "holder-1"
+    number: int = 0
+    version: int = 0
+    held: set[str] = field(default_factory=set)
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """Runs that were to be started and that no test has taken yet."""
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
+
+    async def sync(
+        self, *runs: RunReport, capacity: CapacityReport | None = None, full: bool = False, **fields: Any
+    ) -> httpx.Response:
+        """One sync; the set of held runs follows what is reported."""
+        self.number += 1
+        for run in runs:
+            (self.held.discard if run.state.is_terminal else self.held.add)(run.run)
+        request = SyncRequest(
+            session=self.session,
+            holder=self.holder,
+            number=self.number,
+            runs=runs,
+            full=full,
+            held_count=len(self.held),
+            held_digest=held_digest(parse_run_id(run) for run in self.held),
+            capacity=capacity,
+            **fields,
+        )
+        return await self.http.post(
+            "/agent/v1/sync", headers=self._headers(), content=request.model_dump_json(by_alias=True)
+        )
+
+    async def connect(self, cpu: int = 4, nodes: int = 1, **fields: Any) -> None:
+        """Report a capacity of ``nodes`` nodes with ``cpu`` CPUs and as many GiB each."""
+        group = NodeGroup(name="node", count=nodes, free={"cpu": cpu * 1000, "memory": cpu * 2**30})
+        report = CapacityReport(
+            groups=(group,), runtime="test", scheduler="test", capabilities=("gang",), dies_without_agent=True, **fields
+        )
+        answer = await self.sync(capacity=report)
+        assert answer.status_code == 200, answer.text
+        if answer.json()["sendFull"]:
+            await self.sync(full=True)
+
+    async def desired(self, wait: float = 0.0) -> dict[str, Any]:
+        """What is wanted since the last call."""
+        answer = await self.http.get(
+            "/agent/v1/desired",
+            params={"session": self.session, "after": self.version, "wait": wait},
+            headers=self._headers(),
+        )
+        assert answer.status_code == 200, answer.text
+        value: dict[str, Any] = answer.json()
+        self.version = value["version"]
+        return value
+
+    async def next_start(self) -> dict[str, Any]:
+        """The next run to start, waited for."""
+
+        async def look() -> bool:
+            if not self.starts:
+                self.starts.extend((await self.desired(0.5))["start"])
+            return bool(self.starts)
+
+        await eventually(look)
+        return self.starts.pop(0)
+
+    async def report(self, run: str, state: RunState, seq: int, generation: int = 1, **fields: Any) -> httpx.Response:
+        return await self.sync(RunReport(run=run, generation=generation, seq=seq, state=state, **fields))
+
+
+@dataclass
+class Service:
+    """A dispatcher in this process: api over real HTTP, and a scheduler where ``schedule`` was asked for."""
+
+    url: str
+    settings: Settings
+    stores: Stores
+    http: httpx.AsyncClient
+    """With the admin's key."""
+
+    def agent(self, cluster: str = "private", **fields: Any) -> FakeAgent:
+        return FakeAgent(httpx.AsyncClient(base_url=self.url, timeout=20), f"tmk_{cluster}", **fields)
+
+    def as_key(self, key: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=20)
+
+    async def submit(self, name: str = "job", queue: str = "default", cpu: str = "1", **fields: Any) -> str:
+        answer = await self.http.post("/v1/jobs", json=job(name, queue, cpu, **fields))
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        answer = await self.http.get(f"/v1/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        value: dict[str, Any] = answer.json()
+        return value
+
+    async def until(self, job_id: str, *states: str, seconds: float = 10) -> dict[str, Any]:
+        """The job once it shows one of these states."""
+
+        async def look() -> bool:
+            return (await self.job(job_id))["shownState"] in states
+
+        await eventually(look, seconds)
+        return await self.job(job_id)
+
+
+def job(name: str = "job", queue: str = "default", cpu: str = "1", replicas: int = 1, **fields: Any) -> dict[str, Any]:
+    """A job specification with one role."""
+    template = {"command": ["true"], "resources": {"cpu": cpu}}
+    return {
+        "kind": "Job",
+        "name": name,
+        "queue": queue,
+        "roles": [{"name": "main", "replicas": replicas, "template": template}],
+        **fields,
+    }
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        """Leave the signals to pytest."""
+
+
+@pytest.fixture
+async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
+    """A dispatcher with clusters private, public and edge, queue ``default``, and a running scheduler."""
+    settings = Settings.model_validate(
+        {"database_url": database_url, "redis_url": redis_url, "lease_seconds": 2.0, "lost_margin_seconds": 0.2}
+    )
+    await make_local_installation(
+        settings,
+        [ClusterSpec(name=kind.value, cluster_kind=kind) for kind in ClusterKind],
+        {"admin": ADMIN_KEY} | {kind.value: f"tmk_{kind.value}" for kind in ClusterKind},
+        [QueueSpec(path="default", allowed_kinds=tuple(ClusterKind))],
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(256)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = _Server(uvicorn.Config(make_app(settings), log_config=None, access_log=False, lifespan="on"))
+        serving = asyncio.create_task(server.serve([listener]))
+        stores = Stores.open(settings)
+        stop = asyncio.Event()
+        scheduling = asyncio.create_task(Scheduler(stores).run(stop))
+        async with httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=20
+        ) as http:
+            yield Service(url, settings, stores, http)
+        stop.set()
+        server.should_exit = True
+        await asyncio.gather(scheduling, serving, return_exceptions=True)
+        await stores.close()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real inputs beside the checkout; tests that need it are skipped where it is not there."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not folder.exists():
+        pytest.skip("no folder 'shared' beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    return sys.executable

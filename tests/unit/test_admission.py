@@ -1,0 +1,417 @@
+"""What a tenant's pod template may hold: each case changes one thing in a template that is allowed."""
+
+import copy
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+
+RESTRICTED = AdmissionPolicy()
+BASELINE = AdmissionPolicy(level="baseline")
+GONE = object()
+"""Leaves the field out."""
+
+_SAFE_CONTEXT: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_SAFE_POD: dict[str, Any] = {
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"example.com/note": "nightly"}},
+    "spec": {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "main", "image": "example/train:1", "securityContext": copy.deepcopy(_SAFE_CONTEXT)}],
+        "initContainers": [
+            {"name": "fetch", "image": "example/fetch:1", "securityContext": copy.deepcopy(_SAFE_CONTEXT)}
+        ],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    },
+}
+
+
+def pod_with(*path: str | int, value: Any) -> dict[str, Any]:
+    """The safe pod with one place changed; mappings on the way are made, and index 0 of a missing list too."""
+    pod = copy.deepcopy(_SAFE_POD)
+    at: Any = pod
+    for step, following in pairwise(path):
+        empty: Any = [] if isinstance(following, int) else {}
+        if isinstance(step, int):
+            if step == len(at):
+                at.append(empty)
+            at = at[step]
+        else:
+            at = at.setdefault(step, empty)
+    last = path[-1]
+    if value is GONE:
+        del at[last]
+    elif isinstance(last, int) and last == len(at):
+        at.append(value)
+    else:
+        at[last] = value
+    return pod
+
+
+def spec_with(*path: str | int, value: Any) -> dict[str, Any]:
+    return pod_with("spec", *path, value=value)
+
+
+def context_with(*path: str | int, value: Any) -> dict[str, Any]:
+    return spec_with("containers", 0, "securityContext", *path, value=value)
+
+
+def volume(kind: str, **source: Any) -> dict[str, Any]:
+    return spec_with("volumes", 0, value={"name": "data", kind: source})
+
+
+def paths(template: Any, policy: AdmissionPolicy) -> list[str]:
+    return [mistake.path for mistake in check_pod_template(template, policy)]
+
+
+_CONTEXT = "spec.containers[0].securityContext"
+
+REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
+    "the host's network": (spec_with("hostNetwork", value=True), "spec.hostNetwork"),
+    "the host's processes": (spec_with("hostPID", value=True), "spec.hostPID"),
+    "the host's IPC": (spec_with("hostIPC", value=True), "spec.hostIPC"),
+    "a flag as a string is no flag": (spec_with("hostPID", value="false"), "spec.hostPID"),
+    "a privileged container": (context_with("privileged", value=True), f"{_CONTEXT}.privileged"),
+    "a privileged init container": (
+        spec_with("initContainers", 0, "securityContext", "privileged", value=True),
+        "spec.initContainers[0].securityContext.privileged",
+    ),
+    "a privileged ephemeral container": (
+        spec_with("ephemeralContainers", 0, value={"securityContext": {**_SAFE_CONTEXT, "privileged": True}}),
+        "spec.ephemeralContainers[0].securityContext.privileged",
+    ),
+    "a capability beyond the default ones": (
+        context_with("capabilities", "add", value=["SYS_ADMIN"]),
+        f"{_CONTEXT}.capabilities.add[0]",
+    ),
+    "the raw network": (context_with("capabilities", "add", value=["NET_RAW"]), f"{_CONTEXT}.capabilities.add[0]"),
+    "a path of the host": (volume("hostPath", path="/"), "spec.volumes[0].hostPath"),
+    "a volume of unknown type": (volume("wormhole"), "spec.volumes[0].wormhole"),
+    "a volume of two types": (
+        spec_with("volumes", 0, value={"name": "v", "emptyDir": {}, "configMap": {"name": "c"}}),
+        "spec.volumes[0]",
+    ),
+    "a port of the host": (
+        spec_with("containers", 0, "ports", value=[{"containerPort": 80, "hostPort": 80}]),
+        "spec.containers[0].ports[0].hostPort",
+    ),
+    "a HostProcess container": (
+        context_with("windowsOptions", "hostProcess", value=True),
+        f"{_CONTEXT}.windowsOptions.hostProcess",
+    ),
+    "a HostProcess pod": (
+        spec_with("securityContext", "windowsOptions", value={"hostProcess": True}),
+        "spec.securityContext.windowsOptions.hostProcess",
+    ),
+    "no seccomp": (context_with("seccompProfile", value={"type": "Unconfined"}), f"{_CONTEXT}.seccompProfile.type"),
+    "an empty seccomp profile": (context_with("seccompProfile", value={}), f"{_CONTEXT}.seccompProfile.type"),
+    "no seccomp, in the old way": (
+        pod_with("metadata", "annotations", "seccomp.security.alpha.kubernetes.io/pod", value="unconfined"),
+        "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]",
+    ),
+    "no AppArmor": (context_with("appArmorProfile", value={"type": "Unconfined"}), f"{_CONTEXT}.appArmorProfile.type"),
+    "no AppArmor, in the old way": (
+        pod_with("metadata", "annotations", "container.apparmor.security.beta.kubernetes.io/main", value="unconfined"),
+        "metadata.annotations[container.apparmor.security.beta.kubernetes.io/main]",
+    ),
+    "an SELinux type": (context_with("seLinuxOptions", value={"type": "spc_t"}), f"{_CONTEXT}.seLinuxOptions.type"),
+    "an SELinux user": (context_with("seLinuxOptions", value={"user": "system_u"}), f"{_CONTEXT}.seLinuxOptions.user"),
+    "an SELinux role for the pod": (
+        spec_with("securityContext", "seLinuxOptions", value={"role": "sysadm_r"}),
+        "spec.securityContext.seLinuxOptions.role",
+    ),
+    "an open /proc": (context_with("procMount", value="Unmasked"), f"{_CONTEXT}.procMount"),
+    "a sysctl of the whole host": (
+        spec_with("securityContext", "sysctls", value=[{"name": "kernel.msgmax", "value": "1"}]),
+        "spec.securityContext.sysctls[0].name",
+    ),
+    "a sysctl without a name": (
+        spec_with("securityContext", "sysctls", value=[{"value": "1"}]),
+        "spec.securityContext.sysctls[0].name",
+    ),
+    "a probe of another host": (
+        spec_with("containers", 0, "livenessProbe", value={"httpGet": {"host": "10.0.0.1", "port": 80}}),
+        "spec.containers[0].livenessProbe.httpGet.host",
+    ),
+    "a hook that calls another host": (
+        spec_with("containers", 0, "lifecycle", "preStop", value={"tcpSocket": {"host": "10.0.0.1", "port": 80}}),
+        "spec.containers[0].lifecycle.preStop.tcpSocket.host",
+    ),
+    "a node of its choice": (spec_with("nodeName", value="node-7"), "spec.nodeName"),
+    "a scheduler of its choice": (spec_with("schedulerName", value="default-scheduler"), "spec.schedulerName"),
+    "a Kubernetes priority class": (
+        spec_with("priorityClassName", value="system-node-critical"),
+        "spec.priorityClassName",
+    ),
+    "a Kubernetes priority": (spec_with("priority", value=2_000_000_000), "spec.priority"),
+    "a preemption policy": (spec_with("preemptionPolicy", value="PreemptLowerPriority"), "spec.preemptionPolicy"),
+    "a scheduling gate": (spec_with("schedulingGates", value=[{"name": "mine"}]), "spec.schedulingGates"),
+    "somebody else's gang": (spec_with("schedulingGroup", value={"podGroupName": "theirs"}), "spec.schedulingGroup"),
+    "a namespace": (pod_with("metadata", "namespace", value="kube-system"), "metadata.namespace"),
+    "an owner": (pod_with("metadata", "ownerReferences", value=[]), "metadata.ownerReferences"),
+    "a finalizer": (pod_with("metadata", "finalizers", value=["example.com/stay"]), "metadata.finalizers"),
+    "a name": (pod_with("metadata", "name", value="mine"), "metadata.name"),
+    "a service account": (spec_with("serviceAccountName", value="builder"), "spec.serviceAccountName"),
+    "a service account by the old field": (spec_with("serviceAccount", value="builder"), "spec.serviceAccount"),
+    "a service account's token": (
+        spec_with("automountServiceAccountToken", value=True),
+        "spec.automountServiceAccountToken",
+    ),
+    "a service account's token by default": (
+        spec_with("automountServiceAccountToken", value=GONE),
+        "spec.automountServiceAccountToken",
+    ),
+    "a projected token": (
+        volume("projected", sources=[{"serviceAccountToken": {"path": "token"}}]),
+        "spec.volumes[0].projected.sources[0].serviceAccountToken",
+    ),
+    "a certificate of the service account": (
+        volume("projected", sources=[{"podCertificate": {"keyType": "ED25519"}}]),
+        "spec.volumes[0].projected.sources[0].podCertificate",
+    ),
+    "a secret as a volume": (volume("secret", secretName="db"), "spec.volumes[0].secret.secretName"),
+    "a secret volume without a name": (volume("secret"), "spec.volumes[0].secret.secretName"),
+    "a projected secret": (
+        volume("projected", sources=[{"secret": {"name": "db"}}]),
+        "spec.volumes[0].projected.sources[0].secret.name",
+    ),
+    "a secret for a storage driver": (
+        volume("csi", driver="d", nodePublishSecretRef={"name": "db"}),
+        "spec.volumes[0].csi.nodePublishSecretRef.name",
+    ),
+    "a secret in one variable": (
+        spec_with(
+            "containers", 0, "env", value=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "k"}}}]
+        ),
+        "spec.containers[0].env[0].valueFrom.secretKeyRef.name",
+    ),
+    "a secret as variables": (
+        spec_with("initContainers", 0, "envFrom", value=[{"secretRef": {"name": "db"}}]),
+        "spec.initContainers[0].envFrom[0].secretRef.name",
+    ),
+    "a secret to pull images": (
+        spec_with("imagePullSecrets", value=[{"name": "hub"}]),
+        "spec.imagePullSecrets[0].name",
+    ),
+    "a runtime class": (spec_with("runtimeClassName", value="kata"), "spec.runtimeClassName"),
+    "a variable of Trainmaster's": (
+        spec_with("containers", 0, "env", value=[{"name": "TRAINMASTER_RUN_TOKEN", "value": "9"}]),
+        "spec.containers[0].env[0].name",
+    ),
+    "a label of Kueue's": (
+        pod_with("metadata", "labels", "kueue.x-k8s.io/queue-name", value="gold"),
+        "metadata.labels[kueue.x-k8s.io/queue-name]",
+    ),
+    "a label below a reserved domain": (
+        pod_with("metadata", "labels", "scheduling.volcano.sh/queue-name", value="gold"),
+        "metadata.labels[scheduling.volcano.sh/queue-name]",
+    ),
+    "a reserved label without a value, which Kubernetes keeps": (
+        pod_with("metadata", "labels", "kueue.x-k8s.io/queue-name", value=None),
+        "metadata.labels[kueue.x-k8s.io/queue-name]",
+    ),
+    "a label of Trainmaster's": (
+        pod_with("metadata", "labels", "trainmaster.dev/run", value="x"),
+        "metadata.labels[trainmaster.dev/run]",
+    ),
+    "an annotation of YuniKorn's": (
+        pod_with("metadata", "annotations", "yunikorn.apache.org/task-groups", value="[]"),
+        "metadata.annotations[yunikorn.apache.org/task-groups]",
+    ),
+    "an annotation of KAI's without a domain": (
+        pod_with("metadata", "annotations", "pod-group-name", value="theirs"),
+        "metadata.annotations.pod-group-name",
+    ),
+    "a label that is no string": (pod_with("metadata", "labels", "team", value=7), "metadata.labels.team"),
+    "no container": (spec_with("containers", value=[]), "spec.containers"),
+    "containers that are no list": (spec_with("containers", value="main"), "spec.containers"),
+    "a container that is nothing": (spec_with("containers", 1, value=None), "spec.containers[1]"),
+    "a container that is a string": (spec_with("containers", 1, value="main"), "spec.containers[1]"),
+    "a field of the pod that is not known": (spec_with("hostEverything", value=True), "spec.hostEverything"),
+    "a field of a container that is not known": (
+        spec_with("containers", 0, "root", value=True),
+        "spec.containers[0].root",
+    ),
+    "a field of a security context that is not known": (context_with("root", value=True), f"{_CONTEXT}.root"),
+    "a field beside metadata and spec": (pod_with("status", value={}), "status"),
+    "a quantity that is none": (
+        spec_with("containers", 0, "resources", "requests", "cpu", value="many"),
+        "spec.containers[0].resources.requests.cpu",
+    ),
+    "a node selector that is no mapping": (spec_with("nodeSelector", value=["ssd"]), "spec.nodeSelector"),
+    "a node selector without a value": (spec_with("nodeSelector", value={"disk": None}), "spec.nodeSelector.disk"),
+    "a toleration that is nothing": (spec_with("tolerations", value=[None]), "spec.tolerations[0]"),
+    "a toleration that is no mapping": (spec_with("tolerations", value=["all"]), "spec.tolerations[0]"),
+}
+
+REFUSED_WHEN_RESTRICTED: dict[str, tuple[dict[str, Any], str]] = {
+    "a network file system": (volume("nfs", server="s", path="/"), "spec.volumes[0].nfs"),
+    "privilege escalation": (
+        context_with("allowPrivilegeEscalation", value=True),
+        f"{_CONTEXT}.allowPrivilegeEscalation",
+    ),
+    "silence on privilege escalation": (
+        context_with("allowPrivilegeEscalation", value=GONE),
+        f"{_CONTEXT}.allowPrivilegeEscalation",
+    ),
+    "a pod that may be root": (
+        spec_with("securityContext", "runAsNonRoot", value=False),
+        "spec.securityContext.runAsNonRoot",
+    ),
+    "silence on root": (spec_with("securityContext", "runAsNonRoot", value=GONE), f"{_CONTEXT}.runAsNonRoot"),
+    "a container that may be root": (context_with("runAsNonRoot", value=False), f"{_CONTEXT}.runAsNonRoot"),
+    "root by number": (context_with("runAsUser", value=0), f"{_CONTEXT}.runAsUser"),
+    "root by number for the pod": (
+        spec_with("securityContext", "runAsUser", value=0),
+        "spec.securityContext.runAsUser",
+    ),
+    "silence on seccomp": (
+        spec_with("securityContext", "seccompProfile", value=GONE),
+        f"{_CONTEXT}.seccompProfile.type",
+    ),
+    "capabilities that are kept": (context_with("capabilities", value=GONE), f"{_CONTEXT}.capabilities.drop"),
+    "capabilities that are only partly dropped": (
+        context_with("capabilities", "drop", value=["NET_RAW"]),
+        f"{_CONTEXT}.capabilities.drop",
+    ),
+    "a default capability": (context_with("capabilities", "add", value=["CHOWN"]), f"{_CONTEXT}.capabilities.add[0]"),
+}
+
+ALLOWED_WHEN_RESTRICTED: dict[str, dict[str, Any]] = {
+    "the safe pod": copy.deepcopy(_SAFE_POD),
+    "no metadata": pod_with("metadata", value=GONE),
+    "fields that are null": spec_with("hostNetwork", value=None),
+    "false where false is meant": spec_with("hostNetwork", value=False),
+    "low ports": context_with("capabilities", "add", value=["NET_BIND_SERVICE"]),
+    "a container's own seccomp profile": context_with("seccompProfile", value={"type": "Localhost"}),
+    "an SELinux type for containers": context_with("seLinuxOptions", value={"type": "container_t"}),
+    "a safe sysctl": spec_with("securityContext", "sysctls", value=[{"name": "net.ipv4.tcp_rmem", "value": "1"}]),
+    "an AppArmor profile of the node": context_with("appArmorProfile", value={"type": "Localhost"}),
+    "a user by number": context_with("runAsUser", value=1000),
+    "a port of the pod": spec_with("containers", 0, "ports", value=[{"containerPort": 80, "hostPort": 0}]),
+    "a probe of itself": spec_with("containers", 0, "livenessProbe", value={"httpGet": {"port": 80, "path": "/"}}),
+    "names for addresses": spec_with("hostAliases", value=[{"ip": "10.0.0.1", "hostnames": ["store"]}]),
+    "the default service account without token": spec_with("serviceAccountName", value="default"),
+    "a claim": volume("persistentVolumeClaim", claimName="datasets"),
+    "an image as a volume": volume("image", reference="example/weights:1"),
+    "a config map in a projected volume": volume("projected", sources=[{"configMap": {"name": "c"}}]),
+    "a domain that only ends like a reserved one": pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
+    "a toleration": spec_with("tolerations", value=[{"key": "gpu", "operator": "Exists", "tolerationSeconds": 9}]),
+    "quantities as numbers": spec_with("containers", 0, "resources", "requests", value={"cpu": 2, "memory": "4Gi"}),
+}
+
+
+@pytest.mark.parametrize("policy", [RESTRICTED, BASELINE], ids=["restricted", "baseline"])
+@pytest.mark.parametrize(("template", "path"), REFUSED_AT_EVERY_LEVEL.values(), ids=REFUSED_AT_EVERY_LEVEL.keys())
+def test_refused_at_every_level(template: dict[str, Any], path: str, policy: AdmissionPolicy) -> None:
+    assert path in paths(template, policy)
+
+
+@pytest.mark.parametrize(("template", "path"), REFUSED_WHEN_RESTRICTED.values(), ids=REFUSED_WHEN_RESTRICTED.keys())
+def test_refused_when_restricted_and_allowed_by_baseline(template: dict[str, Any], path: str) -> None:
+    assert path in paths(template, RESTRICTED)
+    assert paths(template, BASELINE) == []
+
+
+@pytest.mark.parametrize("template", ALLOWED_WHEN_RESTRICTED.values(), ids=ALLOWED_WHEN_RESTRICTED.keys())
+def test_allowed_when_restricted(template: dict[str, Any]) -> None:
+    assert check_pod_template(template, RESTRICTED) == ()
+    assert check_pod_template(template, BASELINE) == ()
+
+
+def test_user_namespaces_relax_nothing_because_a_cluster_may_drop_them() -> None:
+    template = context_with("runAsUser", value=0)
+    template["spec"]["hostUsers"] = False
+    assert paths(template, RESTRICTED) == [f"{_CONTEXT}.runAsUser"]
+
+
+def test_every_container_may_say_for_itself_that_it_is_not_root() -> None:
+    template = spec_with("securityContext", value=GONE)
+    for kind in ("containers", "initContainers"):
+        for container in template["spec"][kind]:
+            container["securityContext"] |= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert check_pod_template(template, RESTRICTED) == ()
+
+
+def test_an_allowed_service_account_may_have_its_token() -> None:
+    template = volume("projected", sources=[{"serviceAccountToken": {"path": "token"}}])
+    template["spec"] |= {"serviceAccountName": "trainer", "automountServiceAccountToken": True}
+    assert check_pod_template(template, AdmissionPolicy(service_accounts=("trainer",))) == ()
+    assert len(check_pod_template(template, RESTRICTED)) == 3
+
+
+def test_an_allowed_account_does_not_lend_its_right_to_another_one() -> None:
+    template = spec_with("serviceAccountName", value="trainer")
+    template["spec"] |= {"serviceAccount": "builder", "automountServiceAccountToken": True}
+    policy = AdmissionPolicy(service_accounts=("trainer",))
+    assert paths(template, policy) == ["spec.serviceAccount", "spec.automountServiceAccountToken"]
+
+
+def test_allowed_secrets_may_be_used_wherever_a_secret_can_be() -> None:
+    template = volume("secret", secretName="db")
+    template["spec"]["imagePullSecrets"] = [{"name": "hub"}]
+    template["spec"]["containers"][0]["envFrom"] = [{"secretRef": {"name": "db"}}]
+    assert check_pod_template(template, AdmissionPolicy(secrets=("db", "hub"))) == ()
+    assert len(check_pod_template(template, AdmissionPolicy(secrets=("db",)))) == 1
+
+
+def test_a_policy_narrows_the_types_of_volumes() -> None:
+    policy = AdmissionPolicy(volume_types=("emptyDir",))
+    assert check_pod_template(_SAFE_POD, policy) == ()
+    assert paths(volume("persistentVolumeClaim", claimName="c"), policy) == ["spec.volumes[0].persistentVolumeClaim"]
+
+
+def test_a_list_of_volume_types_does_not_widen_the_level() -> None:
+    policy = AdmissionPolicy(level="baseline", volume_types=("hostPath",))
+    assert paths(volume("hostPath", path="/"), policy) == ["spec.volumes[0].hostPath"]
+
+
+def test_an_allowed_runtime_class_may_be_used() -> None:
+    template = spec_with("runtimeClassName", value="kata")
+    assert check_pod_template(template, AdmissionPolicy(runtime_classes=("kata",))) == ()
+
+
+def test_each_mistake_is_told_once_and_at_most_a_hundred_of_them() -> None:
+    mistakes = check_pod_template(spec_with("containers", value=["x"] * 1000), RESTRICTED)
+    assert len(mistakes) == len(set(mistakes)) == 100
+
+
+def test_a_huge_template_is_refused_without_looking_at_it() -> None:
+    template = spec_with("containers", 0, "args", value=["x"] * 10_000)
+    assert [mistake.message for mistake in check_pod_template(template, RESTRICTED)] == [
+        "has too many values for a pod template"
+    ]
+
+
+_WORDS = (
+    "metadata spec labels annotations containers initContainers ephemeralContainers securityContext capabilities add "
+    "drop volumes projected sources secret hostPath env envFrom valueFrom secretKeyRef secretRef name resources "
+    "requests limits cpu overhead ports hostPort sysctls seccompProfile type nodeSelector tolerations "
+    "livenessProbe httpGet host"
+)
+_words = st.sampled_from(_WORDS.split())
+_any_text = st.text(st.characters(), max_size=8)
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | _any_text | _words | st.just("9" * 5000)
+_json = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_words | _any_text, inner, max_size=5),
+    max_leaves=40,
+)
+
+
+@given(_json, st.sampled_from([RESTRICTED, BASELINE]))
+def test_arbitrary_json_is_judged_and_never_raises(document: Any, policy: AdmissionPolicy) -> None:
+    for template in (document, {"spec": document}, {"spec": {"containers": [document], "volumes": [document]}}):
+        mistakes = check_pod_template(template, policy)
+        assert mistakes
+        json.dumps([mistake.model_dump() for mistake in mistakes], ensure_ascii=False).encode()
+
+
+@given(_json, st.sampled_from(["containers", "initContainers", "volumes", "securityContext", "tolerations"]))
+def test_arbitrary_json_in_a_safe_pod_never_raises(document: Any, place: str) -> None:
+    check_pod_template(spec_with(place, value=document), RESTRICTED)

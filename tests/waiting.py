@@ -1,0 +1,25 @@
+"""Waiting for what happens by itself, by looking again and again until a deadline; the only place where tests wait."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+_LOOK_SECONDS = 0.02
+
+
+async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Return once ``look`` is true; fail the test when it is not within ``seconds``."""
+    ends = time.monotonic() + seconds
+    while not await look():
+        if time.monotonic() > ends:
+            raise AssertionError(f"{look.__qualname__} was not true within {seconds} s")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def eventually_sync(look: Callable[[], bool], seconds: float = 10.0) -> None:
+    """As ``eventually``, for tests without an event loop."""
+    ends = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > ends:
+            raise AssertionError(f"{look.__qualname__} was not true within {seconds} s")
+        time.sleep(_LOOK_SECONDS)

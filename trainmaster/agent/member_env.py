@@ -1,0 +1,69 @@
+"""The environment that tells a member who it is and where the others are.
+
+Pure. The names without prefix are those that PyTorch's distributed package reads (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
+``MASTER_PORT``) and that its launcher ``torchrun`` takes for its options (``PET_*``).
+"""
+
+from dataclasses import dataclass
+
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.ids import member_id
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member's place in its run. ``rank`` counts over all roles in the order of the specification."""
+
+    role: str
+    index: int
+    rank: int
+
+
+def seats(run: StartRun) -> tuple[Seat, ...]:
+    """All members of a run, by rank."""
+    places = ((role["name"], index) for role in run.spec["roles"] for index in range(run.sizes.get(role["name"], 0)))
+    return tuple(Seat(role, index, rank) for rank, (role, index) in enumerate(places))
+
+
+def member_environment(
+    run: StartRun, seat: Seat, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]], restarts: int = 0
+) -> dict[str, str]:
+    """Variables of one member, given each member's host and port."""
+    host, port = addresses[seat]
+    master_host, master_port = addresses[everyone[0]]
+    size_of_role = sum(1 for other in everyone if other.role == seat.role)
+    world = str(len(everyone))
+    env = {
+        "TRAINMASTER_JOB_ID": run.job,
+        "TRAINMASTER_RUN_ID": run.run,
+        "TRAINMASTER_RUN_TOKEN": str(run.token),
+        "TRAINMASTER_ATTEMPT": str(run.attempt),
+        "TRAINMASTER_QUEUE": run.queue,
+        "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),
+        "TRAINMASTER_ROLE": seat.role,
+        "TRAINMASTER_ROLE_INDEX": str(seat.index),
+        "TRAINMASTER_ROLE_SIZE": str(size_of_role),
+        "TRAINMASTER_RANK": str(seat.rank),
+        "TRAINMASTER_WORLD_SIZE": world,
+        "TRAINMASTER_ADDRESS": f"{host}:{port}",
+        "TRAINMASTER_HOST": host,
+        "TRAINMASTER_PORT": str(port),
+        "TRAINMASTER_ADDRESSES": ",".join(f"{h}:{p}" for h, p in (addresses[other] for other in everyone)),
+        "TRAINMASTER_RESTARTS": str(restarts),
+        "RANK": str(seat.rank),
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": master_host,
+        "MASTER_PORT": str(master_port),
+        "PET_NNODES": world,
+        "PET_NODE_RANK": str(seat.rank),
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": master_host,
+        "PET_MASTER_PORT": str(master_port),
+        "PET_RDZV_ID": run.run,
+    }
+    for other in everyone:
+        other_host, other_port = addresses[other]
+        env[f"TRAINMASTER_ADDRESS_{other.role.upper().replace('-', '_')}_{other.index}"] = f"{other_host}:{other_port}"
+    return env

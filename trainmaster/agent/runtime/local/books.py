@@ -1,0 +1,198 @@
+"""The agent's books: the runs it holds, who has each of them, and what the cluster has left.
+
+Runs start strictly in the order they were accepted; one that waits for room lets none pass.
+Works on the event loop's thread; all it blocks on is small files.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from trainmaster.agent.runtime.local.config import LocalCluster
+from trainmaster.agent.runtime.local.held import Held, Phase, Refusal, accepted, admit
+from trainmaster.agent.runtime.local.layout import boot_id, boottime
+from trainmaster.agent.runtime.local.plan import PortPool, make_plan, port_count
+from trainmaster.agent.runtime.local.records import Record, Records
+from trainmaster.agent.runtime.local.room import Room
+from trainmaster.agent.runtime.port import RunStatus
+from trainmaster.protocol.agent import RunEnd, StopRun
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster.simulation.placement import Assignment, Shortfall
+
+_UNSEEN_CHANGES = 1000
+"""Added to ``seq`` after a restart of the machine: the last changes may have been reported and yet not be on disk."""
+
+
+class Books:
+    """``ask`` requests a keeper for a run, ``changed`` hears of each change of a status."""
+
+    def __init__(
+        self, records: Records, cluster: LocalCluster, ask: Callable[[str], None], changed: Callable[[], None]
+    ) -> None:
+        self.runs: dict[str, Held] = {}
+        self.room = Room(cluster)
+        self.boot = boot_id()
+        self._records = records
+        self._ask = ask
+        self._changed = changed
+        self._ports = PortPool()
+        self._waiting: dict[str, Held] = {}
+
+    def enter(self, record: Record) -> None:
+        """A new run whose record is durable."""
+        held = Held(record, accepted(record))
+        self.runs[held.run] = self._waiting[held.run] = held
+        self._changed()
+        self._admit(held)
+        self.fill()
+        if held.phase is Phase.WAITING and held.status.state is RunState.ACCEPTED:
+            self._say(held, held.next(RunState.PENDING, "it waits behind runs that were accepted earlier"))
+
+    def take_over(self, records: list[Record]) -> None:
+        """The runs of an earlier agent. No start of them is under way: the zygotes before ours are gone."""
+        for record in records:
+            self._take_over(record)
+        for held in tuple(self._waiting.values()):
+            self._admit(held)
+
+    def _take_over(self, record: Record) -> None:
+        run = record.start.run
+        held = Held(record, self._records.status(run) or accepted(record), stop=self._records.stop(run))
+        self.runs[run] = held
+        sight = self._records.look(run)
+        if held.status.state.is_terminal:
+            held.phase = Phase.OVER
+        elif sight.kept:
+            held.phase = Phase.KEPT
+            plan = self._records.plan(run)
+            if plan is not None and sight.alive:
+                self.room.take(run, plan["used"])
+                self._ports.hold(run, plan["ports"])
+        elif held.stop is not None:
+            self._end_by_stop(held, held.stop)
+        elif record.boot != self.boot and record.start.disconnect_seconds is not None:
+            message = "the machine was restarted before the members were started, and may have been away for too long"
+            self._end(held, RunState.LOST, message)
+        else:
+            if record.boot != self.boot:
+                held.record = record.model_copy(update={"accepted_at": boottime(), "boot": self.boot})
+                self._records.create(held.record)
+            self._waiting[run] = held
+
+    def fill(self) -> None:
+        """Starts waiting runs, oldest first, until one does not fit."""
+        for held in tuple(self._waiting.values()):
+            if held.spec is None:
+                continue
+            nodes = self.room.find(held.spec, held.record.start.sizes)
+            if isinstance(nodes, Shortfall):
+                message = f"it waits for room: {nodes.sentence}"
+                if (held.status.state, held.status.message) != (RunState.PENDING, message):
+                    self._say(held, held.next(RunState.PENDING, message))
+                return
+            self._launch(held, held.spec, nodes)
+
+    def mind_clocks(self, lease: float | None) -> None:
+        """Ends waiting runs whose time is up."""
+        now = boottime()
+        for held in tuple(self._waiting.values()):
+            if held.spec is None:
+                self._admit(held)  # its refusal could not be written the first time
+                continue
+            lost_at = held.lost_at(lease)
+            if lost_at is not None and now >= lost_at:
+                message = "no contact with the dispatcher while it waited for room: the job may start elsewhere"
+                self._end(held, RunState.LOST, message)
+            elif now >= held.returned_at():
+                fit = self.room.find(held.spec, held.record.start.sizes)
+                why = fit.sentence if isinstance(fit, Shortfall) else "runs that were accepted earlier came first"
+                self._end(held, RunState.RETURNED, f"it waited for room: {why}")
+
+    def next_clock(self) -> float | None:
+        """When the next waiting run goes back for want of room."""
+        return min((held.returned_at() for held in self._waiting.values()), default=None)
+
+    def stop(self, held: Held, stop: StopRun) -> None:
+        """A wish to stop that is newer than the one before; a run that waits ends at once."""
+        self._records.write_stop(stop)
+        held.stop = stop
+        if held.phase is Phase.WAITING:
+            self._end_by_stop(held, stop)
+            self.fill()
+
+    def read(self, held: Held) -> None:
+        """Takes what the keeper has written, if it is new."""
+        status = self._records.status(held.run)
+        if held.phase is not Phase.OVER and status is not None and status.seq > held.status.seq:
+            held.phase = Phase.KEPT
+            self._take_status(held, status)
+
+    def refuse(self, run: str, message: str) -> None:
+        """The zygote has no keeper for a run."""
+        held = self.runs.get(run)
+        if held is not None and held.phase is Phase.ASKED and self._records.forbid_start(run):
+            self._end(held, RunState.RETURNED, f"its processes could not be started: {message}")
+            self.fill()
+
+    def bury(self, held: Held) -> None:
+        """Ends a run whose keeper has died and of which nothing lives any more."""
+        message = "the process that kept the run was killed"
+        if held.record.boot != self.boot:
+            message = "the machine was restarted"
+            held.status = dataclasses.replace(held.status, seq=held.status.seq + _UNSEEN_CHANGES)
+        members = tuple(
+            member.model_copy(update={"state": "stopped"}) if member.state in ("pending", "running") else member
+            for member in held.status.members
+        )
+        held.status = dataclasses.replace(held.status, members=members)
+        if held.stop is not None:
+            self._end(held, held.stop.cause.ends_as, f"stopped: {held.stop.cause}; {message}")
+        else:
+            self._end(held, RunState.FAILED, message, FailureCategory.NODE_LOST)
+
+    def _admit(self, held: Held) -> None:
+        """Ends a waiting run that can never start."""
+        answer = admit(held.record.start, self.room)
+        if isinstance(answer, Refusal):
+            self._end(held, answer.state, answer.message, answer.category)
+        else:
+            held.spec = answer
+
+    def _launch(self, held: Held, spec: JobSpec, nodes: Assignment) -> None:
+        used = self.room.use(spec, nodes)
+        try:
+            ports = self._ports.take(held.run, port_count(spec, held.record.start.sizes))
+            placement = self.room.by_group(nodes)
+            self._records.write_plan(make_plan(held.record, spec, held.status.seq, nodes, placement, used, ports))
+        except OSError as error:
+            self._end(held, RunState.RETURNED, f"it could not be prepared: {error.strerror}")
+            return
+        self.room.take(held.run, used)
+        held.phase = Phase.ASKED
+        del self._waiting[held.run]
+        self.ask(held)
+
+    def ask(self, held: Held) -> None:
+        """Asks for a keeper; to ask again does no harm, for only one of them gets to start anything."""
+        held.asked_at = boottime()
+        self._ask(held.run)
+
+    def _end_by_stop(self, held: Held, stop: StopRun) -> None:
+        self._end(held, stop.cause.ends_as, f"stopped before it started: {stop.cause}")
+
+    def _end(self, held: Held, state: RunState, message: str, category: FailureCategory | None = None) -> None:
+        self._say(held, held.next(state, message, RunEnd(category=category, message=message)))
+
+    def _say(self, held: Held, status: RunStatus) -> None:
+        """Writes a status in place of a keeper."""
+        self._records.write_status(status)
+        self._take_status(held, status)
+
+    def _take_status(self, held: Held, status: RunStatus) -> None:
+        held.status = status
+        self._changed()
+        if status.state.is_terminal:
+            held.phase = Phase.OVER
+            self._waiting.pop(held.run, None)
+            self.room.give_back(held.run)
+            self._ports.give_back(held.run)

@@ -1,0 +1,55 @@
+"""What the local runtime's pretend cluster has."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.quantities import Quantity, parse_resources
+
+
+class LocalTaint(Strict):
+    """As in Kubernetes: keeps members away that do not tolerate it."""
+
+    key: LabelKey
+    value: LabelValue = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class LocalNodes(Strict):
+    """Pretend nodes alike in everything. Devices such as ``nvidia.com/gpu`` are counted, not handed out."""
+
+    name: Name40 | None = None
+    """The name of the node group; ``group-<position>`` if not given."""
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    allocatable: dict[ResourceName, Quantity]
+    """Of each node."""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    taints: tuple[LocalTaint, ...] = ()
+    topology: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """From wide to narrow, such as ``{zone: a, rack: r1}``; the pairs are labels of the nodes too."""
+
+    @field_validator("allocatable")
+    @classmethod
+    def _parse(cls, value: dict[str, str]) -> dict[str, str]:
+        parse_resources(value)
+        return value
+
+
+class LocalCluster(Strict):
+    """The whole pretend cluster. It never runs more at a time than its nodes declare."""
+
+    nodes: Annotated[tuple[LocalNodes, ...], Field(min_length=1)]
+    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = self.group_names
+        if len(set(names)) < len(names):
+            raise ValueError("two groups of nodes have the same name")
+        return self
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(nodes.name or f"group-{position}" for position, nodes in enumerate(self.nodes))

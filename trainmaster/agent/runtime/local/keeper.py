@@ -1,0 +1,286 @@
+"""The keeper: one process per run that starts its members, watches over them and ends them in time.
+
+It outlives the agent. As long as it lives it alone writes the run's status; when it dies, the kernel kills the members.
+It sleeps until something happens: a child ends, a stop is asked for, a moment of its clocks has come.
+Standard library only.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from trainmaster.agent.runtime.local import kernel
+from trainmaster.agent.runtime.local.crew import Crew, Member
+from trainmaster.agent.runtime.local.layout import (
+    CONTROL,
+    KEEPER_LOCK,
+    PLAN,
+    POKE,
+    STARTED,
+    STATUS,
+    STOP,
+    RunPlan,
+    StopWish,
+    boottime,
+    poke,
+    read_lease,
+    replace,
+)
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+
+_SAY_AGAIN = 1.0
+"""Seconds until a status is written again that could not be, such as on a full disk."""
+_KILL_AGAIN = 0.05
+"""Seconds between SIGKILLs: a descendant may fork while it is looked for."""
+
+
+def claim(run_dir: Path) -> bool:
+    """Whether this process may start the members: the first ever to ask may, whoever else has died meanwhile."""
+    try:
+        lock = os.open(run_dir / KEEPER_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(os.open(run_dir / STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except (BlockingIOError, FileExistsError, FileNotFoundError):
+        return False
+    return True
+
+
+def keep(run_dir: Path) -> None:
+    """Keeps a claimed run until it has ended."""
+    kernel.set_name("tm-keeper")
+    kernel.adopt_orphans()
+    # Only a stop ends a run. Blocked, not ignored: a SIGTERM that reaches a member before its exec must wait for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    Keeper(run_dir, cast(RunPlan, json.loads((run_dir / PLAN).read_bytes()))).run()
+
+
+class Verdict(NamedTuple):
+    """How the run will end once every member is gone."""
+
+    state: RunState
+    message: str
+    category: FailureCategory | None = None
+    member: Member | None = None
+    stopped: bool = False
+    """Whether a stop asked for it; a later stop may then say otherwise."""
+
+
+class Keeper:
+    """Each step looks at everything again: children, the wish to stop, the clocks. Then it says what has changed."""
+
+    def __init__(self, run_dir: Path, plan: RunPlan) -> None:
+        self._run_dir = run_dir
+        self._plan = plan
+        self._state_dir = run_dir.parent.parent
+        self._crew = Crew(plan, run_dir)
+        self._generation, self._seq = plan["generation"], plan["seq"]
+        self._state = RunState.PENDING
+        self._verdict: Verdict | None = None
+        self._limit_at: float | None = None
+        self._kill_at: float | None = None
+        self._say_at: float | None = None
+        self._dirty = False
+        self._contact = self._last_contact()
+        self._timer = kernel.BootTimer()
+        self._children, wakeup = os.pipe()
+        os.set_blocking(self._children, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        os.mkfifo(run_dir / CONTROL, 0o600)
+        self._control = os.open(run_dir / CONTROL, os.O_RDWR | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        self._heed_stop()
+        self._heed_clocks()
+        if self._verdict is None:
+            self._launch()
+        while not self._step():
+            self._sleep()
+
+    def _launch(self) -> None:
+        try:
+            self._crew.launch(self._crew.members)
+        except OSError as error:
+            self._conclude(Verdict(RunState.RETURNED, f"the members could not be started: {error.strerror}"), grace=0)
+            return
+        limit = self._plan["time_limit"]
+        self._limit_at = None if limit is None else boottime() + limit
+
+    def _step(self) -> bool:
+        """Whether the run is over and said so."""
+        self._heed_children()
+        self._heed_stop()
+        self._heed_clocks()
+        self._heed_children()
+        state = self._state_now()
+        if state != self._state:
+            self._state, self._dirty = state, True
+        if self._dirty and (self._say_at is None or boottime() >= self._say_at):
+            self._say()
+        return state.is_terminal and not self._dirty
+
+    def _state_now(self) -> RunState:
+        if self._verdict is None:
+            return RunState.RUNNING if not self._crew.launches else self._state
+        return self._verdict.state if self._crew.childless else RunState.STOPPING
+
+    def _heed_children(self) -> None:
+        for member, code in self._crew.reap():
+            self._dirty = True
+            member.take_exit(code)
+            if self._verdict is not None:
+                member.state = "stopped"
+            elif code == 0:
+                member.state = "succeeded"
+            elif not self._start_again(member):
+                member.state = "failed"
+                self._conclude(self._failure(member), grace=self._plan["stop_grace"])
+        if self._verdict is None and all(member.state == "succeeded" for member in self._crew.members):
+            self._conclude(Verdict(RunState.SUCCEEDED, ""), grace=0)
+
+    def _start_again(self, member: Member) -> bool:
+        if member.refused or member.restarts >= self._plan["restarts"]:
+            return False
+        member.restarts += 1
+        try:
+            self._crew.launch([member])
+        except OSError:
+            return False
+        return True
+
+    def _failure(self, member: Member) -> Verdict:
+        if member.refused:
+            category = FailureCategory.CONFIG
+        else:
+            category = FailureCategory.EXIT if member.signal is None else FailureCategory.SIGNAL
+        again = f", after {member.restarts} restarts" if member.restarts else ""
+        return Verdict(RunState.FAILED, member.message + again, category, member)
+
+    def _heed_stop(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._control, 4096):
+                pass
+        try:
+            wish = cast(StopWish, json.loads((self._run_dir / STOP).read_bytes()))
+        except FileNotFoundError:
+            return
+        if wish["generation"] < self._generation:
+            return
+        if wish["generation"] > self._generation:
+            self._generation, self._dirty = wish["generation"], True
+        cause = StopCause(wish["cause"])
+        verdict = Verdict(cause.ends_as, f"stopped: {cause}", stopped=True)
+        if self._verdict is None or (self._verdict.stopped and self._verdict != verdict):
+            self._conclude(verdict, grace=wish["grace"])
+        else:
+            self._hasten(boottime() + wish["grace"])
+
+    def _heed_clocks(self) -> None:
+        now = boottime()
+        if self._verdict is None and self._limit_at is not None and now >= self._limit_at:
+            message = f"the time limit of {self._plan['time_limit']:g} s is over"
+            self._conclude(Verdict(RunState.FAILED, message, FailureCategory.DEADLINE), grace=self._plan["stop_grace"])
+        latest = self._latest()
+        if latest is not None and now >= latest:
+            self._contact = self._last_contact()
+            latest = self._latest()
+            if latest is not None and now >= latest:
+                self._lose_contact(now)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._crew.kill()
+            self._kill_at = now + _KILL_AGAIN
+
+    def _last_contact(self) -> float:
+        lease = read_lease(self._state_dir, self._plan["boot"])
+        return self._plan["contact"] if lease is None else lease
+
+    def _latest(self) -> float | None:
+        """When, at the latest, members must be told to end, or killed if they were told, unless there was news by then.
+
+        A tenth of the time to the deadline, at most a second, is kept for the kernel to make an end of them; the grace
+        is at most half of it, so that a job with a long grace does not stop for a short silence.
+        """
+        limit = self._plan["disconnect"]
+        if limit is None:
+            return None
+        kill_at = self._contact + limit - min(1.0, limit / 10)
+        if self._verdict is None:
+            return kill_at - min(self._plan["stop_grace"], limit / 2)
+        return kill_at if self._kill_at is None or self._kill_at > kill_at else None
+
+    def _lose_contact(self, now: float) -> None:
+        if self._verdict is not None:
+            self._kill_at = now
+            return
+        limit = self._plan["disconnect"] or 0.0
+        message = (
+            f"no contact with the dispatcher: after {limit:g} s the job may start elsewhere, so it was stopped here"
+        )
+        grace = min(self._plan["stop_grace"], limit / 2)
+        kill_at = self._contact + limit - min(1.0, limit / 10)
+        self._conclude(Verdict(RunState.LOST, message), grace=min(grace, max(0.0, kill_at - now)))
+
+    def _conclude(self, verdict: Verdict, grace: float) -> None:
+        """Decides how the run ends, and ends whatever of it still lives."""
+        told = self._verdict is not None
+        self._verdict, self._dirty = verdict, True
+        if self._crew.childless:
+            return
+        if grace > 0 and not told:
+            self._crew.terminate()
+        self._hasten(boottime() + grace)
+
+    def _hasten(self, kill_at: float) -> None:
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _sleep(self) -> None:
+        moments = (self._limit_at if self._verdict is None else None, self._latest(), self._kill_at, self._say_at)
+        self._timer.arm(min((moment for moment in moments if moment is not None), default=None))
+        poller = select.poll()
+        for fd in (self._children, self._control, self._timer.fd, *self._crew.launches):
+            poller.register(fd, select.POLLIN)
+        poller.poll()
+        for fd in (self._children, self._timer.fd):
+            with contextlib.suppress(BlockingIOError):
+                os.read(fd, 4096)
+
+    def _say(self) -> None:
+        """Writes the status for the agent, and for the one after it; what ends a run is durable first."""
+        data = json.dumps(self._report(self._seq + 1)).encode()
+        try:
+            replace(self._run_dir / STATUS, data, durable=self._state.is_terminal)
+        except OSError:
+            self._say_at = boottime() + _SAY_AGAIN
+            return
+        self._seq, self._say_at, self._dirty = self._seq + 1, None, False
+        poke(self._state_dir / POKE, os.fsencode(self._run_dir.name) + b"\n")
+
+    def _report(self, seq: int) -> dict[str, object]:
+        """The wire form of a ``RunReport``."""
+        verdict = self._verdict
+        end = None
+        if verdict is not None and self._state.is_terminal:
+            member = verdict.member
+            end = {
+                "category": verdict.category,
+                "exitCode": None if member is None or member.refused else member.exit_code,
+                "signal": None if member is None else member.signal,
+                "member": None if member is None else member.name,
+                "message": verdict.message,
+            }
+        return {
+            "run": self._plan["run"],
+            "generation": self._generation,
+            "seq": seq,
+            "state": self._state,
+            "message": "" if verdict is None else verdict.message,
+            "end": end,
+            "placement": self._plan["placement"],
+            "members": [member.report() for member in self._crew.members],
+        }

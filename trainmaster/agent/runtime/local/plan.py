@@ -1,0 +1,133 @@
+"""From a run and its places to what its keeper needs: commands, environments, addresses."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from trainmaster.agent.member_env import Seat, member_environment, seats
+from trainmaster.agent.runtime.local.layout import MemberPlan, RunPlan
+from trainmaster.agent.runtime.local.records import Record
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.jobs import JobSpec, MemberTemplate
+from trainmaster.protocol.quantities import Resources
+from trainmaster.simulation.placement import Assignment
+
+_HOST = "127.0.0.1"
+_KEPT_VARIABLES = ("HOME", "LANG", "TMPDIR")
+"""All that members get of the agent's environment, beside PATH: the rest may hold its secrets."""
+
+
+class PortPool:
+    """TCP ports for members. None is given to two live runs; nothing else can keep strangers from a port."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[int]] = {}
+        self._all: set[int] = set()
+
+    def take(self, run: str, count: int) -> list[int]:
+        """``count`` ports that nobody listens on now. Raises OSError when the machine has no more."""
+        ports: list[int] = []
+        held: list[socket.socket] = []
+        try:
+            while len(ports) < count:
+                # Kept open until all are found, so that the kernel gives another one each time.
+                one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                held.append(one)
+                one.bind((_HOST, 0))
+                port = int(one.getsockname()[1])
+                if port not in self._all:
+                    ports.append(port)
+        finally:
+            for one in held:
+                one.close()
+        self.hold(run, ports)
+        return ports
+
+    def hold(self, run: str, ports: list[int]) -> None:
+        """Notes ports that a run has from an earlier agent."""
+        self._taken[run] = set(ports)
+        self._all |= self._taken[run]
+
+    def give_back(self, run: str) -> None:
+        self._all -= self._taken.pop(run, set())
+
+
+def port_count(spec: JobSpec, sizes: dict[str, int]) -> int:
+    """How many ports the members need: one each, or as many as they declare."""
+    return sum(
+        sizes.get(role.name, 0) * max(1, len(role.template.ports)) for role in spec.roles if role.template is not None
+    )
+
+
+def make_plan(
+    record: Record,
+    spec: JobSpec,
+    seq: int,
+    nodes: Assignment,
+    placement: Assignment,
+    used: dict[str, Resources],
+    ports: list[int],
+) -> RunPlan:
+    """The keeper's orders for a run whose gang has these places and ports."""
+    run = record.start
+    templates = {role.name: role.template for role in spec.roles if role.template is not None}
+    everyone = seats(run)
+    left = iter(ports)
+    ports_of = {seat: [next(left) for _ in range(max(1, len(templates[seat.role].ports)))] for seat in everyone}
+    addresses = {seat: (_HOST, ports_of[seat][0]) for seat in everyone}
+    node_of = _seat_nodes(everyone, nodes)
+    whole = [
+        _environment(templates[seat.role], member_environment(run, seat, everyone, addresses), ports_of[seat])
+        for seat in everyone
+    ]
+    common = dict(set(whole[0].items()).intersection(*(env.items() for env in whole[1:])))
+    members: list[MemberPlan] = []
+    for seat, env in zip(everyone, whole, strict=True):
+        template = templates[seat.role]
+        members.append(
+            {
+                "role": seat.role,
+                "index": seat.index,
+                "node": node_of[seat],
+                "argv": [*template.command, *template.args],
+                "env": {name: value for name, value in env.items() if name not in common},
+                "cwd": template.working_dir or None,
+            }
+        )
+    restarts = spec.member_failure.limit if spec.member_failure.action == "restartMember" else 0
+    return {
+        "run": run.run,
+        "generation": run.generation,
+        "seq": seq,
+        "env": common,
+        "members": members,
+        "placement": placement,
+        "used": used,
+        "ports": ports,
+        "time_limit": None if spec.time_limit is None else parse_duration(spec.time_limit),
+        "stop_grace": parse_duration(spec.stop_grace),
+        "restarts": restarts,
+        "disconnect": run.disconnect_seconds,
+        "contact": record.accepted_at,
+        "boot": record.boot,
+    }
+
+
+def _seat_nodes(everyone: tuple[Seat, ...], nodes: Assignment) -> dict[Seat, str]:
+    places: dict[str, list[str]] = {}
+    for node, roles in sorted(nodes.items()):
+        for role, count in roles.items():
+            places.setdefault(role, []).extend([node] * count)
+    return {seat: places[seat.role][seat.index] for seat in everyone}
+
+
+def _environment(template: MemberTemplate, ours: dict[str, str], ports: list[int]) -> dict[str, str]:
+    """A job's own variables win over ours, except those of our prefix, which the specification refuses."""
+    bin_dir = str(Path(sys.executable).parent)
+    env = {"PATH": os.pathsep.join((bin_dir, os.environ.get("PATH", os.defpath)))}
+    env |= {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    env |= ours | template.env
+    for port, number in zip(template.ports, ports, strict=False):
+        env[f"TRAINMASTER_PORT_{port.name.upper().replace('-', '_')}"] = str(number)
+    return env

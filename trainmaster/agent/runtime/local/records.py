@@ -1,0 +1,212 @@
+"""The agent's side of a state directory: what is durable about each run, and who else is at work on it.
+
+Blocking; the names of the files are in `layout`.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from trainmaster.agent.runtime.local import layout
+from trainmaster.agent.runtime.local.layout import RunPlan, StopWish
+from trainmaster.agent.runtime.port import RunStatus, RuntimeRefusedError
+from trainmaster.protocol.agent import RunReport, StartRun, StopRun
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.states import StopCause
+
+
+class Record(Lenient):
+    """A run as accepted. ``accepted_at`` is a moment of CLOCK_BOOTTIME in the boot named."""
+
+    start: StartRun
+    accepted_at: float
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look at a run's files shows."""
+
+    changed_at: int
+    """When its status was last written, in nanoseconds; 0: never."""
+    kept: bool
+    """Whether a keeper was ever started for it."""
+    alive: bool
+    """Whether that keeper still lives."""
+
+
+class Records:
+    """The runs of one agent under ``state_dir``."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir.resolve()
+        self._runs = self.state_dir / layout.RUNS
+        self._lock: int | None = None
+
+    def open(self) -> str:
+        """Takes the directory for this process alone and returns the identity of the records.
+
+        Raises RuntimeRefusedError when another agent has it.
+        """
+        self.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = lock_file(self.state_dir / layout.AGENT_LOCK, "two agents must never act on the same runs")
+        try:
+            self._runs.mkdir(exist_ok=True)
+            shutil.rmtree(self.state_dir / layout.TRASH, ignore_errors=True)
+            (self.state_dir / layout.TRASH).mkdir(exist_ok=True)
+            return self._holder()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _holder(self) -> str:
+        path = self.state_dir / layout.HOLDER
+        if not path.exists():
+            layout.replace(path, f"{uuid.uuid4()}\n".encode("ascii"), durable=True)
+        return path.read_text(encoding="ascii").strip()
+
+    def directory(self, run: str) -> Path:
+        return self._runs / run
+
+    def create(self, record: Record) -> None:
+        """Makes the record durable; without this nothing of a run ever happens."""
+        directory = self.directory(record.start.run)
+        directory.mkdir(exist_ok=True)
+        data = record.model_dump_json(by_alias=True).encode()
+        layout.replace(directory / layout.RECORD, data, durable=True)
+        layout.sync_directory(self._runs)
+
+    def load(self) -> list[Record]:
+        """All records, oldest first. A directory without one was never acknowledged, and goes."""
+        found = []
+        for directory in self._runs.iterdir():
+            path = directory / layout.RECORD
+            if path.exists():
+                found.append(Record.model_validate_json(path.read_bytes()))
+            else:
+                shutil.rmtree(directory, ignore_errors=True)
+        return sorted(found, key=lambda record: (record.accepted_at, record.start.run))
+
+    def discard(self, run: str) -> None:
+        """Drops everything about a run. It is renamed first: half a record must never look like a run to start."""
+        trash = self.state_dir / layout.TRASH / run
+        self.directory(run).rename(trash)
+        layout.sync_directory(self._runs)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def status(self, run: str) -> RunStatus | None:
+        """The last status written; None if there is none that can be read, as after a power cut."""
+        try:
+            data = (self.directory(run) / layout.STATUS).read_bytes()
+            report = RunReport.model_validate_json(data)
+        except (FileNotFoundError, ValueError):
+            return None
+        return RunStatus(
+            run=report.run,
+            generation=report.generation,
+            seq=report.seq,
+            state=report.state,
+            message=report.message,
+            end=report.end,
+            placement=report.placement,
+            members=report.members,
+        )
+
+    def write_status(self, status: RunStatus) -> None:
+        """For the agent, before a keeper was started and after it has died."""
+        report = RunReport(
+            run=status.run,
+            generation=status.generation,
+            seq=status.seq,
+            state=status.state,
+            message=status.message,
+            end=status.end,
+            placement=status.placement,
+            members=status.members,
+        )
+        path = self.directory(status.run) / layout.STATUS
+        layout.replace(path, report.model_dump_json(by_alias=True).encode(), durable=status.state.is_terminal)
+
+    def plan(self, run: str) -> RunPlan | None:
+        try:
+            return cast(RunPlan, json.loads((self.directory(run) / layout.PLAN).read_bytes()))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write_plan(self, plan: RunPlan) -> None:
+        layout.replace(self.directory(plan["run"]) / layout.PLAN, json.dumps(plan).encode(), durable=False)
+
+    def stop(self, run: str) -> StopRun | None:
+        try:
+            wish = cast(StopWish, json.loads((self.directory(run) / layout.STOP).read_bytes()))
+        except (FileNotFoundError, ValueError):
+            return None
+        return StopRun(
+            run=run, generation=wish["generation"], cause=StopCause(wish["cause"]), grace_seconds=wish["grace"]
+        )
+
+    def write_stop(self, stop: StopRun) -> None:
+        """Says it to the keeper too; one that starts later reads it before it starts anything."""
+        wish: StopWish = {"generation": stop.generation, "cause": str(stop.cause), "grace": stop.grace_seconds}
+        directory = self.directory(stop.run)
+        layout.replace(directory / layout.STOP, json.dumps(wish).encode(), durable=False)
+        layout.poke(directory / layout.CONTROL, b"!")
+
+    def forbid_start(self, run: str) -> bool:
+        """Takes the one right to start away from every keeper to come; False when one has it already."""
+        try:
+            os.close(os.open(self.directory(run) / layout.STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def look(self, run: str) -> Sight:
+        directory = self.directory(run)
+        try:
+            changed_at = (directory / layout.STATUS).stat().st_mtime_ns
+        except FileNotFoundError:
+            changed_at = 0
+        # Only once the marker is there: before, this look could take the lock from a keeper that is about to claim it.
+        kept = (directory / layout.STARTED).exists()
+        return Sight(changed_at, kept, kept and _is_locked(directory / layout.KEEPER_LOCK))
+
+
+def lock_file(path: Path, why: str) -> int:
+    """The descriptor of a file that this process now has locked, with its process id in it.
+
+    Raises RuntimeRefusedError naming the process that has the lock.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise RuntimeRefusedError(f"{path} is held by process {holder}: {why}") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+    return fd
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,155 @@
+"""Log streams: output of members pushed to the dispatcher while somebody follows, and the tail that is kept at the end."""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from trainmaster.agent.runtime.port import Runtime
+from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
+from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 32_768
+_PUSH_BYTES = 262_144
+_LOOK_SECONDS = 0.2
+_KEEP_OPEN_SECONDS = 5.0
+TAIL_BYTES = 65_536
+_MOST_STREAMS = 64
+_TAIL_TRIES = 3
+
+
+class Pusher(Protocol):
+    async def push(self, stream: str, body: StreamPush) -> None: ...
+
+
+def whole_text(data: bytes) -> tuple[str, int]:
+    """The text of as many bytes as end on a whole character, and how many bytes that is.
+
+    Bytes that can never become UTF-8 are replaced, so that output of any kind gets through.
+    """
+    for cut in range(min(4, len(data)) + 1):
+        head = data[: len(data) - cut]
+        try:
+            return head.decode(), len(head)
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 4:
+                break
+    return data.decode(errors="replace"), len(data)
+
+
+class LogStreams:
+    """The streams of one agent session."""
+
+    def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
+        self._pusher = pusher
+        self._runtime = runtime
+        self._session = session
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, stream: OpenStream) -> None:
+        """Begin to push; a stream that is open already is left alone. Ends by itself when nobody follows."""
+        if stream.stream in self._tasks or len(self._tasks) >= _MOST_STREAMS:
+            return
+        task = asyncio.create_task(self._serve(stream), name=f"stream-{stream.stream}")
+        self._tasks[stream.stream] = task
+        task.add_done_callback(lambda _: self._tasks.pop(stream.stream, None))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def keep_tail(self, run: str) -> None:
+        """Hand over the last output of each member. A dispatcher that does not take it after some tries does without."""
+        members = self._members(run, (), None)
+        chunks = [await self._chunk(run, role, index, -TAIL_BYTES, TAIL_BYTES) for role, index in members]
+        kept = [chunk for chunk, _ in chunks if chunk is not None and chunk.data]
+        if not kept:
+            return
+        for _ in range(_TAIL_TRIES):
+            try:
+                await self._pusher.push(run, StreamPush(session=self._session, chunks=tuple(kept), end=True))
+            except ProblemError as error:
+                if error.code.status != 503:
+                    log.warning("the tail of %s was not taken: %s", run, error, extra={"run_id": run})
+                    return
+                await asyncio.sleep(error.retry_after or _LOOK_SECONDS)
+            except UnreachableError:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                return
+
+    def _members(self, run: str, roles: tuple[str, ...], index: int | None) -> list[tuple[str, int]]:
+        status = self._runtime.held().get(run)
+        if status is None:
+            return []
+        return [
+            (member.role, member.index)
+            for member in status.members
+            if (not roles or member.role in roles) and index in (None, member.index)
+        ]
+
+    async def _chunk(self, run: str, role: str, index: int, offset: int, limit: int) -> tuple[LogChunk | None, bool]:
+        try:
+            piece = await self._runtime.read_log(run, role, index, offset, limit)
+        except KeyError:
+            return None, True
+        text, used = whole_text(piece.data)
+        if piece.end and used < len(piece.data):
+            text, used = piece.data.decode(errors="replace"), len(piece.data)
+        chunk = LogChunk(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
+        return chunk, piece.end
+
+    async def _serve(self, stream: OpenStream) -> None:
+        """Push what is there, then what comes, until the members are over or nobody follows."""
+        offsets: dict[tuple[str, int], int] = {}
+        last_push = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            chunks, over = await self._collect(stream, offsets)
+            # An empty push now and then learns whether anybody still follows.
+            if chunks or over or loop.time() - last_push > _KEEP_OPEN_SECONDS:
+                last_push = loop.time()
+                if not await self._push(stream, chunks, end=over):
+                    return
+                for chunk in chunks:
+                    offsets[chunk.role, chunk.index] = chunk.next_offset
+            if over:
+                return
+            if not chunks:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _collect(self, stream: OpenStream, offsets: dict[tuple[str, int], int]) -> tuple[list[LogChunk], bool]:
+        status = self._runtime.held().get(stream.run)
+        run_is_over = status is None or status.state.is_terminal
+        chunks, size, more = [], 0, False
+        for role, index in self._members(stream.run, stream.roles, stream.index):
+            start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
+            chunk, ended = await self._chunk(stream.run, role, index, start, max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0))
+            if chunk is not None and chunk.data:
+                chunks.append(chunk)
+                size += len(chunk.data)
+            more = more or not ended
+            if size >= _PUSH_BYTES:
+                more = True
+                break
+        over = not chunks if not stream.follow else run_is_over and not chunks and not more
+        return chunks, over
+
+    async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
+        """Whether somebody still follows. An api that is away is waited for: the stream ends when its followers give up."""
+        body = StreamPush(session=self._session, chunks=tuple(chunks), end=end)
+        for _ in range(50):
+            try:
+                await self._pusher.push(stream.stream, body)
+            except ProblemError as error:
+                if error.code in (Code.STREAM_CLOSED, Code.SESSION_SUPERSEDED, Code.NOT_FOUND):
+                    return False
+                await asyncio.sleep(error.retry_after or _LOOK_SECONDS)
+            except UnreachableError:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                return True
+        return False

@@ -1,0 +1,289 @@
+"""The agent's loop with the dispatcher.
+
+Two tasks. *Sync* states what the runtime holds and has, on change and at least every third of the lease; its answer renews
+the session lease. *Desired* is a long poll for what the dispatcher wants; it starts, stops and opens streams. Both are
+level-triggered: what was not acknowledged is said again, what was done already is done again without harm.
+
+Two clocks. The lease counts on CLOCK_BOOTTIME from the moment a sync was sent; while it has run out, nothing new is started.
+The disconnect limit of each run is the runtime's to enforce; it is told of each answered sync.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from trainmaster import __version__
+from trainmaster.agent.runtime.port import RunStatus, Runtime
+from trainmaster.agent.streams import LogStreams
+from trainmaster.protocol.agent import (
+    CapacityReport,
+    DesiredAnswer,
+    RunEnd,
+    RunReport,
+    StopRun,
+    StreamPush,
+    SyncAnswer,
+    SyncRequest,
+    held_digest,
+)
+from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.states import RunState, StopCause
+
+log = logging.getLogger(__name__)
+
+_FIRST_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
+_GATHER_SECONDS = 0.005
+_NO_LEASE_SECONDS = 0.05
+_CAPACITY_SECONDS = 10.0
+
+
+class Dispatcher(Protocol):
+    """The three calls, as the client package makes them. Each raises ProblemError or UnreachableError."""
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer: ...
+
+    async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer: ...
+
+    async def push(self, stream: str, body: StreamPush) -> None: ...
+
+
+class SupersededError(Exception):
+    """A newer session of this cluster's agent has taken over; this process must create nothing more."""
+
+
+def boot_time() -> float:
+    """Seconds since the machine started, suspend included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Agent:
+    """One agent session. ``run`` returns only when asked to stop, and raises SupersededError."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, runtime: Runtime, *, lease_hint: float = 15.0, clock: Callable[[], float] = boot_time
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._runtime = runtime
+        self._clock = clock
+        self._session = uuid.uuid4().hex
+        self._number = 0
+        self._lease_seconds = lease_hint
+        self._lease_until = -1.0
+        self._epoch = ""
+        self._epoch_is_new = False
+        self._acknowledged: dict[str, int] = {}
+        """By run: the sequence number that the dispatcher has stored."""
+        self._not_here: dict[str, RunReport] = {}
+        """Ends of runs that were to be stopped and that this agent does not hold."""
+        self._unknown_since: dict[str, float] = {}
+        """Runs that the dispatcher does not know, by when it said so first."""
+        self._tails_kept: set[str] = set()
+        self._full = False
+        self._capacity: CapacityReport | None = None
+        self._send_capacity = True
+        self._capacity_at = -1e9
+        self._version = 0
+        """Of the desired state, as far as it has been acted on."""
+        self._kick = asyncio.Event()
+        self._streams = LogStreams(dispatcher, runtime, self._session)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Hold the session until ``stop``. The runtime must be open; it is left as it is."""
+        tasks = [
+            asyncio.create_task(self._for_ever(self._sync_once), name="sync"),
+            asyncio.create_task(self._for_ever(self._desired_once), name="desired"),
+            asyncio.create_task(stop.wait(), name="stop"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._streams.close()
+
+    def has_lease(self) -> bool:
+        """Whether this session may start runs now."""
+        return self._clock() < self._lease_until
+
+    async def _for_ever(self, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repeat a call; failures are waited out with growing pauses, for all that is said is said again."""
+        pause = _FIRST_BACK_OFF
+        while True:
+            try:
+                await once()
+                pause = _FIRST_BACK_OFF
+                continue
+            except ProblemError as error:
+                if error.code is Code.SESSION_SUPERSEDED:
+                    raise SupersededError(error.detail) from error
+                log.warning("the dispatcher refused a call: %s", error)
+                wait = error.retry_after or pause
+            except UnreachableError as error:
+                log.warning("the dispatcher does not answer: %s", error)
+                wait = pause
+            await asyncio.sleep(min(wait, self._lease_seconds / 3) * random.uniform(0.7, 1.3))
+            pause = min(pause * 2, _MOST_BACK_OFF)
+
+    # -- sync
+
+    async def _sync_once(self) -> None:
+        reports, full = self._reports(), self._full
+        capacity = await self._capacity_news()
+        held = [status for status in self._runtime.held().values() if not status.state.is_terminal]
+        await self._keep_tails(reports)
+        self._number += 1
+        request = SyncRequest(
+            session=self._session,
+            holder=self._runtime.holder,
+            number=self._number,
+            agent_version=__version__,
+            runs=tuple(reports),
+            full=full,
+            held_count=len(held),
+            held_digest=held_digest(parse_run_id(status.run) for status in held),
+            capacity=capacity,
+            epoch=self._epoch,
+        )
+        asked_at = self._clock()
+        answer = await self._dispatcher.sync(request)
+        await self._take_answer(request, answer, asked_at)
+        if answer.send_full or answer.send_capacity:
+            return
+        await self._wait_for_news()
+
+    def _reports(self) -> list[RunReport]:
+        held = self._runtime.held()
+        news = [
+            _report(status) for status in held.values() if self._full or self._acknowledged.get(status.run) != status.seq
+        ]
+        return [*news, *(report for run, report in self._not_here.items() if run not in held)]
+
+    async def _capacity_news(self) -> CapacityReport | None:
+        now = self._clock()
+        if now - self._capacity_at < _CAPACITY_SECONDS and not self._send_capacity:
+            return None
+        fresh = await self._runtime.capacity()
+        self._capacity_at = now
+        if fresh == self._capacity and not self._send_capacity:
+            return None
+        self._capacity = fresh
+        return fresh
+
+    async def _keep_tails(self, reports: list[RunReport]) -> None:
+        """Hand over the last output of runs before their end is told, so that it is there when people look."""
+        for report in reports:
+            if report.state.is_terminal and report.run not in self._tails_kept and report.run not in self._not_here:
+                await self._streams.keep_tail(report.run)
+                self._tails_kept.add(report.run)
+
+    async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:
+        if answer.number != request.number:
+            return
+        self._lease_seconds = answer.lease_seconds
+        self._lease_until = asked_at + answer.lease_seconds
+        await self._runtime.renew(asked_at)
+        if request.capacity is not None:
+            self._send_capacity = False
+        self._send_capacity = self._send_capacity or answer.send_capacity
+        self._full = answer.send_full
+        for report in request.runs:
+            self._acknowledged[report.run] = report.seq
+        for run in answer.settled:
+            self._not_here.pop(run, None)
+            self._unknown_since.pop(run, None)
+            self._acknowledged.pop(run, None)
+            self._tails_kept.discard(run)
+            await self._runtime.forget(run)
+        await self._meet_unknown(answer, asked_at)
+        self._epoch = answer.epoch
+
+    async def _meet_unknown(self, answer: SyncAnswer, asked_at: float) -> None:
+        """Stop runs that the dispatcher does not know, after two agreeing answers one lease apart; never on a new epoch.
+
+        A new epoch means that the dispatcher's store was restored or replaced: it may have forgotten runs that are wanted.
+        """
+        if self._epoch and answer.epoch != self._epoch:
+            self._epoch_is_new = True
+            log.error("the dispatcher's store is another one (%s, was %s); unknown runs are left alone", answer.epoch, self._epoch)
+        held = self._runtime.held()
+        for run in answer.unknown:
+            self._acknowledged.pop(run, None)
+            status = held.get(run)
+            if status is None:
+                self._not_here.pop(run, None)
+                continue
+            if status.state.is_terminal:
+                await self._runtime.forget(run)
+                continue
+            since = self._unknown_since.setdefault(run, asked_at)
+            if not self._epoch_is_new and asked_at - since >= answer.lease_seconds:
+                log.warning("stopping run %s, which the dispatcher does not know", run, extra={"run_id": run})
+                await self._runtime.stop(StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10))
+
+    async def _wait_for_news(self) -> None:
+        """Until something changed or a third of the lease has passed. Changes close together are gathered."""
+        longest = self._lease_seconds / 3
+        changed = asyncio.ensure_future(self._runtime.wait_changed(longest))
+        kicked = asyncio.ensure_future(self._kick.wait())
+        try:
+            await asyncio.wait({changed, kicked}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (changed, kicked):
+                waiting.cancel()
+            await asyncio.gather(changed, kicked, return_exceptions=True)
+        self._kick.clear()
+        await asyncio.sleep(_GATHER_SECONDS)
+
+    # -- desired
+
+    async def _desired_once(self) -> None:
+        if not self.has_lease():
+            # Nothing new is started without a lease; the sync task asks for one.
+            await asyncio.sleep(_NO_LEASE_SECONDS)
+            return
+        answer = await self._dispatcher.desired(self._session, self._version, self._lease_seconds / 3)
+        for run in answer.start:
+            if not self.has_lease():
+                return
+            await self._runtime.start(run)
+        held = self._runtime.held()
+        for stop in answer.stop:
+            if stop.run in held:
+                await self._runtime.stop(stop)
+            else:
+                self._not_here[stop.run] = RunReport(
+                    run=stop.run,
+                    generation=stop.generation,
+                    seq=1_000_000,
+                    state=stop.cause.ends_as,
+                    message="it had not started on this cluster",
+                    end=RunEnd(message="it had not started on this cluster"),
+                )
+        for stream in answer.streams:
+            self._streams.open(stream)
+        self._version = answer.version
+        if answer.stop:
+            self._kick.set()
+
+
+def _report(status: RunStatus) -> RunReport:
+    members = status.members if status.state.is_terminal or status.state is RunState.RUNNING else ()
+    return RunReport(
+        run=status.run,
+        generation=status.generation,
+        seq=status.seq,
+        state=status.state,
+        message=status.message,
+        end=status.end,
+        placement=status.placement,
+        members=members,
+    )
+

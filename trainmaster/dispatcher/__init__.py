@@ -1,0 +1,1 @@
+"""The dispatcher: queues, decides and hands whole jobs to clusters."""

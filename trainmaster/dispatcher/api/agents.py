@@ -1,0 +1,56 @@
+"""Routes that agents call: the three of the agent protocol."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.dispatcher.api.context import Agent, App
+from trainmaster.dispatcher.services import agents, logs
+from trainmaster.dispatcher.services.submit import mistakes_of
+from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.errors import Code, ProblemError
+
+router = APIRouter(prefix="/agent/v1", tags=["agents"])
+
+
+def _json(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
+
+
+@router.post("/sync")
+async def sync(request: Request, state: App, caller: Agent) -> Response:
+    """State of a cluster's runs and capacity; renews the session lease."""
+    try:
+        body = SyncRequest.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return _json(await agents.sync(state.stores, caller, body))
+
+
+@router.get("/desired")
+async def desired(
+    state: App,
+    caller: Agent,
+    session: str,
+    after: Annotated[int, Query(ge=0)] = 0,
+    wait: Annotated[float, Query(ge=0, le=60)] = 60,
+) -> Response:
+    """What changed for the cluster after a version; held until something did, at most a third of the lease."""
+    return _json(await agents.desired(state.stores, caller, session, after, wait))
+
+
+@router.post("/streams/{stream}")
+async def push(stream: str, request: Request, state: App, caller: Agent) -> Response:
+    """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
+    try:
+        body = StreamPush.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise _invalid(error) from error
+    await logs.push(state.stores, caller, stream, body)
+    return Response(b"{}", media_type="application/json")
+
+
+def _invalid(error: ValidationError) -> ProblemError:
+    mistakes = mistakes_of(error)
+    return ProblemError(Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes)

@@ -1,0 +1,89 @@
+"""A pure ASGI layer around the application: request ids, a limit on bodies, the access log."""
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+import orjson
+
+from trainmaster.protocol.errors import Code, ProblemError
+
+log = logging.getLogger("trainmaster.access")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+
+class BodyTooLargeError(Exception):
+    """More bytes came than a body may have."""
+
+
+class Envelope:
+    """Wraps the application."""
+
+    def __init__(self, app: App, largest_body: int) -> None:
+        self._app = app
+        self._largest = largest_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+        mark = request_id.set(own)
+        began, status, read = time.perf_counter(), 0, 0
+
+        async def counted_receive() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > self._largest:
+                    raise BodyTooLargeError
+            return message
+
+        async def marked_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
+            await send(message)
+
+        try:
+            length = headers.get(b"content-length", b"0")
+            if length.isdigit() and int(length) > self._largest:
+                await self._refuse(marked_send)
+                return
+            await self._app(scope, counted_receive, marked_send)
+        except BodyTooLargeError:
+            await self._refuse(marked_send)
+        finally:
+            log.info(
+                "%s %s %d",
+                scope["method"],
+                scope["path"],
+                status,
+                extra={"request_id": own, "status": status, "seconds": round(time.perf_counter() - began, 4)},
+            )
+            request_id.reset(mark)
+
+    async def _refuse(self, send: Send) -> None:
+        problem = ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes").to_problem()
+        await send(
+            {
+                "type": "http.response.start",
+                "status": Code.BODY_TOO_LARGE.status,
+                "headers": [(b"content-type", b"application/problem+json"), (b"connection", b"close")],
+            }
+        )
+        await send({"type": "http.response.body", "body": orjson.dumps(problem)})

@@ -1,0 +1,145 @@
+"""What each request works with: the stores, who calls, and answers that are given once per idempotency key."""
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import mistakes_of, parse_json
+from trainmaster.dispatcher.services.tenants import hash_key
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.states import KeyRole
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_KEPT_SECONDS = 2.0
+_MOST_KEPT = 10_000
+
+
+class Keyring:
+    """Looks up API keys; what was found counts for two seconds, so that a revoked key is dead almost at once."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._kept: dict[bytes, tuple[float, Caller | None]] = {}
+
+    async def caller(self, secret: str) -> Caller | None:
+        key_hash = hash_key(secret)
+        kept = self._kept.get(key_hash)
+        now = time.monotonic()
+        if kept is not None and kept[0] > now:
+            return kept[1]
+        async with self._stores.database.transaction() as tx:
+            found = await keys.find(tx, key_hash)
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[key_hash] = (now + _KEPT_SECONDS, found)
+        return found
+
+
+class State:
+    """What the application holds for all requests."""
+
+    def __init__(self, stores: Stores, parser: Parser) -> None:
+        self.stores = stores
+        self.parser = parser
+        self.keyring = Keyring(stores)
+
+
+def state_of(request: Request) -> State:
+    state: State = request.app.state.trainmaster
+    return state
+
+
+async def any_caller(request: Request) -> Caller:
+    """Who calls. Raises ProblemError UNAUTHENTICATED."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
+    caller = await state_of(request).keyring.caller(secret.strip())
+    if caller is None:
+        raise ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
+    return caller
+
+
+def _role(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
+    async def check(caller: Annotated[Caller, Depends(any_caller)]) -> Caller:
+        if caller.role not in roles:
+            raise ProblemError(
+                Code.FORBIDDEN, f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {caller.role}"
+            )
+        return caller
+
+    return check
+
+
+Person = Annotated[Caller, Depends(_role(KeyRole.ADMIN, KeyRole.USER))]
+Admin = Annotated[Caller, Depends(_role(KeyRole.ADMIN))]
+Agent = Annotated[Caller, Depends(_role(KeyRole.AGENT))]
+App = Annotated[State, Depends(state_of)]
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status_code=status, media_type="application/json")
+
+
+def read_model(model: type[Model], body: bytes) -> Model:
+    """A small body as a model. Raises ProblemError with each mistake."""
+    value = parse_json(body)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        mistakes = mistakes_of(error)
+        raise ProblemError(
+            Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes
+        ) from error
+
+
+async def once(
+    request: Request,
+    state: State,
+    caller: Caller,
+    body: bytes,
+    work: Callable[[Transaction], Awaitable[tuple[int, Any]]],
+    *,
+    action: str,
+    target: str,
+) -> Response:
+    """Do a change, its audit row and its idempotency key in one transaction; a repeated key gives the first answer again.
+
+    Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
+    """
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= 200:
+        raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")
+    route = f"{request.method} {request.url.path}"
+    body_hash = hashlib.sha256(body).digest()
+    async with state.stores.database.transaction() as tx:
+        if key is not None:
+            kept = await keys.claim_idempotency(tx, caller, route, key, body_hash)
+            if kept is not None:
+                return _replay(key, kept, body_hash)
+        status, value = await work(tx)
+        payload = orjson.dumps(value)
+        await keys.note_audit(tx, caller, action, target, request_id.get())
+        if key is not None:
+            await keys.keep_answer(tx, caller, route, key, status, payload)
+    return Response(payload, status_code=status, media_type="application/json")
+
+
+def _replay(key: str, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:
+    if kept[0] != body_hash:
+        raise ProblemError(Code.IDEMPOTENCY_MISMATCH, f"the idempotency key {key!r} came with another body before")
+    return Response(
+        kept[2], status_code=kept[1], media_type="application/json", headers={"Idempotency-Replayed": "true"}
+    )

@@ -1,0 +1,269 @@
+"""Routes of jobs."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.context import App, Person, State, answer, once, read_model
+from trainmaster.dispatcher.services import logs, reading, steer
+from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
+from trainmaster.dispatcher.services.submit import submit
+from trainmaster.dispatcher.store import jobs as job_store
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.dispatcher.store.soft import JOBS, wait_set
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.states import JobState
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+_LOOK_SECONDS = 1.0
+_COMMENT_SECONDS = 15.0
+
+
+@router.post("", status_code=201)
+async def submit_jobs(request: Request, state: App, caller: Person) -> Response:
+    """Submit one job, or ``{"jobs": [...]}`` with up to 10,000; all or nothing."""
+    body = await request.body()
+    many, prepared = await state.parser.prepare(body)
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        done = await submit(tx, state.stores, caller, prepared)
+        items = [{"id": item.id} for item in done]
+        return 201, {"jobs": items} if many else items[0]
+
+    return await once(request, state, caller, body, work, action="submit", target=f"{len(prepared)} jobs")
+
+
+@router.get("")
+async def list_jobs(
+    state: App,
+    caller: Person,
+    queue: str | None = None,
+    state_filter: Annotated[list[str] | None, Query(alias="state")] = None,
+    name: str | None = None,
+    priority_class: Annotated[str | None, Query(alias="priorityClass")] = None,
+    label: Annotated[list[str] | None, Query()] = None,
+    cluster: str | None = None,
+    cursor: str | None = None,
+    limit: Limit = 100,
+) -> Response:
+    """A page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
+    wanted = BulkFilter(
+        queue=queue,
+        states=tuple(state_filter or ()),
+        name=name,
+        priority_class=priority_class,
+        labels=_labels(label or []),
+        cluster=cluster,
+    )
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.list_jobs(tx, caller, wanted, cursor, limit))
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    out = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ProblemError(
+                Code.INVALID_PARAMETER,
+                f"label {item!r} is not key=value",
+                mistakes=(Mistake(path="label", message=item),),
+            )
+        out[key] = value
+    return out
+
+
+@router.post("/reprioritise")
+async def reprioritise(request: Request, state: App, caller: Person) -> Response:
+    """Change priority or priority class of all waiting jobs that match a filter."""
+    return await _bulk(request, state, caller, None)
+
+
+@router.post("/cancel")
+async def cancel_many(request: Request, state: App, caller: Person) -> Response:
+    """Cancel all jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.CANCEL)
+
+
+@router.post("/suspend")
+async def suspend_many(request: Request, state: App, caller: Person) -> Response:
+    """Suspend all jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.SUSPEND)
+
+
+@router.post("/resume")
+async def resume_many(request: Request, state: App, caller: Person) -> Response:
+    """Resume all held jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.RESUME)
+
+
+@router.post("/retry")
+async def retry_many(request: Request, state: App, caller: Person) -> Response:
+    """Try all failed or cancelled jobs that match a filter once more."""
+    return await _bulk(request, state, caller, Action.RETRY)
+
+
+async def _bulk(request: Request, state: State, caller: Caller, action: Action | None) -> Response:
+    body = await request.body()
+    wanted = read_model(BulkRequest, body)
+    if (action is None) != (wanted.patch is not None):
+        raise ProblemError(Code.INVALID_SPEC, "patch is for reprioritise, which needs it, and for nothing else")
+    result = await steer.bulk(state.stores, caller, wanted, action)
+    value = {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        # Bulk actions are done in batches of their own and change nothing when repeated; only the answer is kept here.
+        return 200, value
+
+    if wanted.dry_run:
+        return answer(value)
+    name = action.value if action else "reprioritise"
+    return await once(
+        request, state, caller, body, work, action=f"bulk {name}", target=orjson.dumps(wanted.to_wire()).decode()
+    )
+
+
+@router.get("/{job_id}")
+async def show_job(job_id: str, state: App, caller: Person) -> Response:
+    """One job with its specification and runs."""
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.show_job(tx, caller, job_id))
+
+
+@router.patch("/{job_id}")
+async def patch_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Change priority or priority class of a job that waits."""
+    body = await request.body()
+    change = read_model(JobPatch, body)
+    async with state.stores.database.transaction() as tx:
+        await steer.patch(tx, state.stores, caller, job_id, change)
+        await keys.note_audit(tx, caller, "patch", job_id, request_id.get(), change.to_wire())
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.show_job(tx, caller, job_id))
+
+
+async def _act(request: Request, state: State, caller: Caller, job_id: str, action: Action) -> Response:
+    body = await request.body()
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        changed = await steer.act(tx, state.stores, caller, job_id, action)
+        row = await job_store.view(tx, await steer.find_key(tx, caller, job_id))
+        return 200, {"id": job_id, "changed": changed, "state": (row.wish or row.state) if row else ""}
+
+    return await once(request, state, caller, body, work, action=action.value, target=job_id)
+
+
+@router.post("/{job_id}/cancel")
+async def cancel_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Cancel a job; shown as ``cancelling`` until every member is gone."""
+    return await _act(request, state, caller, job_id, Action.CANCEL)
+
+
+@router.post("/{job_id}/suspend")
+async def suspend_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Hold a job; a running one is stopped and queued again by ``resume``."""
+    return await _act(request, state, caller, job_id, Action.SUSPEND)
+
+
+@router.post("/{job_id}/resume")
+async def resume_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Let a held job go on."""
+    return await _act(request, state, caller, job_id, Action.RESUME)
+
+
+@router.post("/{job_id}/retry")
+async def retry_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Try a failed or cancelled job once more, with fresh retries."""
+    return await _act(request, state, caller, job_id, Action.RETRY)
+
+
+@router.get("/{job_id}/why")
+async def why(job_id: str, state: App, caller: Person) -> Response:
+    """Why the job is where it is."""
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.why(tx, caller, job_id))
+
+
+@router.get("/{job_id}/events")
+async def events(
+    job_id: str,
+    request: Request,
+    state: App,
+    caller: Person,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 1000,
+) -> Response:
+    """The job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
+    async with state.stores.database.transaction() as tx:
+        key = await steer.find_key(tx, caller, job_id)
+        if "text/event-stream" not in request.headers.get("accept", ""):
+            rows = await job_store.events_after(tx, key, after, limit)
+            return answer({"events": [reading.event_view(row) for row in rows]})
+    last = request.headers.get("last-event-id", "")
+    if last and not last.isdecimal():
+        raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
+    stream = _server_sent(state, key, int(last) if last else after)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _server_sent(state: State, key: int, seq: int) -> AsyncIterator[bytes]:
+    """Events as they are committed; ends after the job has ended and all was told."""
+    silent_since = state.stores.clock()
+    with state.stores.soft.waiter(JOBS, key) as changed:
+        while True:
+            try:
+                async with state.stores.database.transaction() as tx:
+                    rows = await job_store.events_after(tx, key, seq, 1000)
+                    job = await job_store.view(tx, key)
+            except ProblemError:
+                yield b"event: away\ndata: the store does not answer; trying again\n\n"
+                await wait_set(changed, _LOOK_SECONDS)
+                continue
+            for row in rows:
+                seq = row.seq
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
+                    seq,
+                    row.kind.encode(),
+                    orjson.dumps(reading.event_view(row)),
+                )
+                silent_since = state.stores.clock()
+            if job is None or (JobState(job.state).is_terminal and seq >= job.version):
+                yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
+                return
+            if state.stores.clock() - silent_since > _COMMENT_SECONDS:
+                silent_since = state.stores.clock()
+                yield b": still here\n\n"
+            await wait_set(changed, _LOOK_SECONDS)
+
+
+@router.get("/{job_id}/logs")
+async def read_logs(
+    job_id: str,
+    state: App,
+    caller: Person,
+    follow: bool = False,
+    role: str | None = None,
+    index: Annotated[int | None, Query(ge=0)] = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+    tail_bytes: Annotated[int, Query(alias="tailBytes", ge=0, le=1 << 30)] = logs.TAIL_BYTES,
+) -> Response:
+    """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
+    options = logs.LogOptions(follow, role, index, attempt, tail_bytes)
+    pieces = await logs.read(state.stores, caller, job_id, options)
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for piece in pieces:
+                yield orjson.dumps(piece) + b"\n"
+        except ProblemError as error:
+            yield orjson.dumps({"problem": error.to_problem()}) + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,183 @@
+"""Routes of queues, priority classes, clusters, keys and the audit."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, once, read_model
+from trainmaster.dispatcher.services import reading, tenants
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+
+router = APIRouter(prefix="/v1", tags=["tenants"])
+
+Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+
+
+async def _change(
+    state: State, caller: Caller, action: str, target: str, work: Callable[[Transaction], Awaitable[None]]
+) -> None:
+    async with state.stores.database.transaction() as tx:
+        await work(tx)
+        await keys.note_audit(tx, caller, action, target, request_id.get())
+    state.stores.tenants_changed()
+
+
+def _same_name(given: str, address: str, what: str) -> None:
+    if given != address:
+        raise ProblemError(Code.INVALID_SPEC, f"the body names {what} {given!r}, the address {address!r}")
+
+
+@router.get("/queues")
+async def list_queues(state: App, caller: Person) -> Response:
+    """Queues that the caller may see, with jobs by state."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"queues": await reading.list_queues(tx, caller)})
+
+
+@router.get("/queues/{path:path}")
+async def show_queue(path: str, state: App, caller: Person) -> Response:
+    """One queue with its jobs by state."""
+    async with state.stores.database.transaction() as tx:
+        found = [queue for queue in await reading.list_queues(tx, caller) if queue["path"] == path]
+    if not found:
+        raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
+    return answer(found[0])
+
+
+@router.put("/queues/{path:path}")
+async def put_queue(path: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make or change a queue."""
+    spec = read_model(QueueSpec, await request.body())
+    _same_name(spec.path, path, "queue")
+    await _change(state, caller, "put queue", path, lambda tx: tenants.put_queue(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/queues/{path:path}", status_code=204)
+async def delete_queue(path: str, state: App, caller: Admin) -> Response:
+    """Remove a queue that has neither jobs nor queues below it."""
+    await _change(state, caller, "delete queue", path, lambda tx: tenants.delete_queue(tx, path))
+    return Response(status_code=204)
+
+
+@router.get("/priority-classes")
+async def list_classes(state: App, _caller: Person) -> Response:
+    """All priority classes, highest first."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"priorityClasses": await reading.list_classes(tx)})
+
+
+@router.put("/priority-classes/{name}")
+async def put_class(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make or change a priority class."""
+    spec = read_model(PriorityClassSpec, await request.body())
+    _same_name(spec.name, name, "priority class")
+    await _change(state, caller, "put priority class", name, lambda tx: tenants.put_class(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/priority-classes/{name}", status_code=204)
+async def delete_class(name: str, state: App, caller: Admin) -> Response:
+    """Remove a priority class that no job has."""
+    await _change(state, caller, "delete priority class", name, lambda tx: tenants.delete_class(tx, name))
+    return Response(status_code=204)
+
+
+@router.get("/clusters")
+async def list_clusters(state: App, _caller: Person) -> Response:
+    """All clusters with their contact and capacity."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"clusters": await reading.list_clusters(tx)})
+
+
+@router.get("/clusters/{name}")
+async def show_cluster(name: str, state: App, _caller: Person) -> Response:
+    """One cluster."""
+    async with state.stores.database.transaction() as tx:
+        found = [cluster for cluster in await reading.list_clusters(tx) if cluster["name"] == name]
+    if not found:
+        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+    return answer(found[0])
+
+
+@router.put("/clusters/{name}")
+async def put_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Declare or change a cluster."""
+    spec = read_model(ClusterSpec, await request.body())
+    _same_name(spec.name, name, "cluster")
+    await _change(state, caller, "put cluster", name, lambda tx: tenants.put_cluster(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/clusters/{name}", status_code=204)
+async def delete_cluster(name: str, state: App, caller: Admin) -> Response:
+    """Remove a cluster on which nothing has ever run."""
+    await _change(state, caller, "delete cluster", name, lambda tx: tenants.delete_cluster(tx, name))
+    return Response(status_code=204)
+
+
+@router.post("/clusters/{name}/cordon")
+async def cordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Let nothing new start on a cluster."""
+    return await _cordon(name, request, state, caller, on=True)
+
+
+@router.post("/clusters/{name}/uncordon")
+async def uncordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Let jobs start on a cluster again."""
+    return await _cordon(name, request, state, caller, on=False)
+
+
+async def _cordon(name: str, request: Request, state: State, caller: Caller, *, on: bool) -> Response:
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        await tenants.cordon(tx, name, on)
+        return 200, {"name": name, "cordoned": on}
+
+    action = "cordon" if on else "uncordon"
+    done = await once(request, state, caller, await request.body(), work, action=action, target=name)
+    state.stores.tenants_changed()
+    return done
+
+
+@router.get("/keys")
+async def list_keys(state: App, _caller: Admin) -> Response:
+    """All API keys, without their secrets."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"keys": await tenants.list_keys(tx)})
+
+
+@router.post("/keys", status_code=201)
+async def make_key(request: Request, state: App, caller: Admin) -> Response:
+    """Make an API key; the secret is in this answer and nowhere else.
+
+    An Idempotency-Key is refused here, for the answer would have to be kept with the secret in it.
+    """
+    if request.headers.get("idempotency-key") is not None:
+        raise ProblemError(Code.INVALID_PARAMETER, "making a key takes no Idempotency-Key: its secret is not kept")
+    spec = read_model(KeySpec, await request.body())
+    async with state.stores.database.transaction() as tx:
+        made = await tenants.make_key(tx, spec)
+        await keys.note_audit(tx, caller, "make key", spec.name, request_id.get(), spec.to_wire())
+    return answer(made, 201)
+
+
+@router.delete("/keys/{key_id}", status_code=204)
+async def revoke_key(key_id: int, state: App, caller: Admin) -> Response:
+    """Revoke an API key; it is dead within two seconds."""
+    await _change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
+    return Response(status_code=204)
+
+
+@router.get("/audit")
+async def list_audit(
+    state: App, _caller: Admin, target: str | None = None, cursor: str | None = None, limit: Limit = 100
+) -> Response:
+    """Who changed what, newest first."""
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.list_audit(tx, cursor, limit, target))

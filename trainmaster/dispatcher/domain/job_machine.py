@@ -1,0 +1,204 @@
+"""The state machine of a job.
+
+                 ┌────────────── a run ended without settling it ──────────────┐
+                 ▼                                                             │
+    held ◀──▶ queued ──▶ dispatched ──▶ running ──▶ succeeded | failed | cancelled
+      ▲                       │            │
+      └───────────────────────┴────────────┘   suspended, back-off, unplaceable
+
+A cancel or suspend of a job with a live run is a wish until the run has ended: the job shows as ``cancelling`` or ``suspending``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.jobs import Retries
+from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
+
+RETURNS_IN_A_ROW = 5
+"""So many returned runs without one that started make a job unplaceable."""
+LOSSES_WHILE_UP = 3
+"""So many losses on clusters that stayed reachable count as a failure."""
+_COOL_DOWN_SECONDS = 30.0
+_MOST_COOL_DOWN_SECONDS = 600.0
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.HELD: frozenset({JobState.QUEUED, JobState.CANCELLED, JobState.HELD}),
+    JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.HELD, JobState.CANCELLED}),
+    JobState.DISPATCHED: frozenset(
+        {JobState.RUNNING, JobState.QUEUED, JobState.HELD, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.RUNNING: frozenset(
+        {JobState.QUEUED, JobState.HELD, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+}
+"""What may follow what; leaving ``failed`` or ``cancelled`` takes a person's ``retry``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the machine knows of a job. ``hold_until`` is in seconds since the epoch."""
+
+    state: JobState = JobState.QUEUED
+    hold_cause: HoldCause | None = None
+    hold_until: float | None = None
+    wish: Wish | None = None
+    attempt: int = 0
+    retries_used: int = 0
+    losses: int = 0
+    returns: int = 0
+    message: str = ""
+
+    def moved(self, state: JobState) -> "Job":
+        """The job in another state, without what belonged to the old one."""
+        if state not in TRANSITIONS[self.state]:
+            raise ProblemError(Code.WRONG_STATE, f"a {self.state} job cannot become {state}")
+        return replace(self, state=state, hold_cause=None, hold_until=None)
+
+    def held(self, cause: HoldCause, until: float | None = None, message: str = "") -> "Job":
+        return replace(self.moved(JobState.HELD), hold_cause=cause, hold_until=until, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnding:
+    """How the live run of a job ended, as far as the job cares."""
+
+    state: RunState
+    category: FailureCategory | None = None
+    exit_code: int | None = None
+    message: str = ""
+    cluster_stayed_up: bool = False
+    """For a lost run: whether its cluster was in contact, so that the loss cannot be put on a broken link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The job after a run ended, and for how many seconds that cluster is left out for it."""
+
+    job: Job
+    cool_down_seconds: float = 0.0
+
+
+def dispatch(job: Job) -> Job:
+    """A plan gave the job a cluster: the next attempt begins."""
+    return replace(job.moved(JobState.DISPATCHED), attempt=job.attempt + 1, message="")
+
+
+def run_started(job: Job) -> Job:
+    """Its run reached its gang minimum."""
+    return replace(job.moved(JobState.RUNNING), returns=0) if job.state is JobState.DISPATCHED else job
+
+
+def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled:
+    """The job after its live run ended. ``now`` in seconds since the epoch."""
+    settled = _settle(replace(job, wish=None), ending, retries, now)
+    if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
+        return Settled(replace(job, wish=None, message="cancelled").moved(JobState.CANCELLED))
+    if job.wish is Wish.SUSPEND and not settled.job.state.is_terminal:
+        return Settled(replace(job, wish=None).held(HoldCause.SUSPENDED))
+    return settled
+
+
+def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled:
+    match ending.state:
+        case RunState.SUCCEEDED:
+            return Settled(replace(job.moved(JobState.SUCCEEDED), message=ending.message))
+        case RunState.CANCELLED:
+            return Settled(replace(job.moved(JobState.CANCELLED), message=ending.message or "cancelled"))
+        case RunState.SUSPENDED:
+            return Settled(job.held(HoldCause.SUSPENDED))
+        case RunState.PREEMPTED:
+            return Settled(replace(job.moved(JobState.QUEUED), message=ending.message or "preempted"))
+        case RunState.RETURNED:
+            return _returned(replace(job, returns=job.returns + 1), ending)
+        case RunState.LOST:
+            return Settled(_lost(job, ending))
+        case RunState.FAILED:
+            return Settled(_failed(job, ending, retries, now))
+        case _:
+            raise ValueError(f"a run in state {ending.state} has not ended")
+
+
+def _returned(job: Job, ending: RunEnding) -> Settled:
+    if job.returns >= RETURNS_IN_A_ROW:
+        message = f"{job.returns} clusters in a row could not place it; the last one said: {ending.message}"
+        return Settled(job.held(HoldCause.UNPLACEABLE, message=message))
+    seconds = min(_COOL_DOWN_SECONDS * 2 ** (job.returns - 1), _MOST_COOL_DOWN_SECONDS)
+    return Settled(replace(job.moved(JobState.QUEUED), message=ending.message), cool_down_seconds=seconds)
+
+
+def _lost(job: Job, ending: RunEnding) -> Job:
+    losses = job.losses + (1 if ending.cluster_stayed_up else 0)
+    job = replace(job, losses=losses)
+    if ending.cluster_stayed_up and losses >= LOSSES_WHILE_UP:
+        message = f"lost {losses} times while the cluster stayed up; {ending.message}"
+        return replace(job.moved(JobState.FAILED), message=message)
+    return replace(job.moved(JobState.QUEUED), message=ending.message or "lost")
+
+
+def _failed(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
+    if job.retries_used >= retries.limit or not is_retried(ending, retries):
+        return replace(job.moved(JobState.FAILED), message=ending.message)
+    used = job.retries_used + 1
+    seconds = min(parse_duration(retries.back_off) * 2 ** (used - 1), parse_duration(retries.most_back_off))
+    job = replace(job, retries_used=used)
+    if seconds <= 0:
+        return replace(job.moved(JobState.QUEUED), message=ending.message)
+    return job.held(HoldCause.BACK_OFF, now + seconds, ending.message)
+
+
+def is_retried(ending: RunEnding, retries: Retries) -> bool:
+    """Whether the policy lets this kind of failure be tried again; the number of tries left is not looked at."""
+    if ending.category is not None and ending.category not in retries.categories:
+        return False
+    if retries.exit_codes and ending.category is FailureCategory.EXIT:
+        return ending.exit_code in retries.exit_codes
+    return True
+
+
+def cancel(job: Job) -> Job:
+    """A person no longer wants the job. Unchanged when it is being cancelled or has ended already."""
+    if job.state.is_terminal or job.wish is Wish.CANCEL:
+        return job
+    if job.state.has_live_run:
+        return replace(job, wish=Wish.CANCEL)
+    return replace(job.moved(JobState.CANCELLED), message="cancelled before it started")
+
+
+def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
+    """A person wants the job to wait. Raises ProblemError when it has ended or is being cancelled."""
+    if job.state.is_terminal:
+        raise ProblemError(Code.WRONG_STATE, f"the job has {job.state}; only a job that has not ended can be suspended")
+    if job.wish is Wish.CANCEL:
+        raise ProblemError(Code.WRONG_STATE, "the job is being cancelled")
+    if job.state.has_live_run:
+        return replace(job, wish=Wish.SUSPEND)
+    if job.state is JobState.HELD and job.hold_cause in (HoldCause.USER, HoldCause.SUSPENDED):
+        return job
+    return job.held(cause)
+
+
+def resume(job: Job) -> Job:
+    """A person lets a held job go on. Raises ProblemError when there is nothing to resume."""
+    if job.wish is Wish.SUSPEND:
+        raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
+    if job.state is not JobState.HELD:
+        raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}, not held")
+    return replace(job.moved(JobState.QUEUED), returns=0, message="")
+
+
+def release(job: Job) -> Job:
+    """The hold ended by itself."""
+    return job.moved(JobState.QUEUED) if job.state is JobState.HELD else job
+
+
+def retry(job: Job) -> Job:
+    """A person wants an ended job to be tried once more. Raises ProblemError unless it failed or was cancelled."""
+    if job.state not in (JobState.FAILED, JobState.CANCELLED):
+        raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
+    return replace(job.moved(JobState.QUEUED), retries_used=0, losses=0, returns=0, message="")

@@ -1,0 +1,113 @@
+"""The state machine of a run: one attempt of a job on one cluster.
+
+    leased ──▶ accepted ──▶ pending ──▶ running ──▶ stopping ──▶ succeeded | failed | cancelled | suspended
+       │           │            │           │           ▲         | preempted | returned | lost
+       └───────────┴────────────┴───────────┴───────────┘
+                 any of them may go to any later one
+
+Every forward jump is legal, because an agent may first be heard when the run has already succeeded. Reports carry a sequence
+number per run: one that is not newer than the last applied changes nothing. A newer report that moves back within one
+generation, or leaves a terminal state that its agent itself had reported, is illegal: the two sides disagree.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from trainmaster.protocol.states import RunState, StopCause
+
+
+class Verdict(StrEnum):
+    """What became of a report."""
+
+    APPLIED = "applied"
+    DUPLICATE = "duplicate"
+    STALE = "stale"
+    ILLEGAL = "illegal"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the machine knows of a run. ``known`` says that its agent has reported it at least once."""
+
+    state: RunState = RunState.LEASED
+    generation: int = 1
+    seq: int = 0
+    known: bool = False
+    stop_cause: StopCause | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return not self.state.is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The part of an agent's report that moves the machine."""
+
+    state: RunState
+    generation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on a report, the run after it and the states passed on the way, the new one last."""
+
+    verdict: Verdict
+    run: Run
+    passed: tuple[RunState, ...] = ()
+    why: str = ""
+
+
+_PATH = (RunState.LEASED, RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)
+
+
+def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
+    """The states between two on the way forward, ``after`` included. Ends that mean "never ran" do not pass ``running``."""
+    last_rank = after.rank
+    if after in (RunState.RETURNED, RunState.LOST, RunState.CANCELLED, RunState.SUSPENDED, RunState.PREEMPTED):
+        last_rank = before.rank
+    between = tuple(state for state in _PATH if before.rank < state.rank < last_rank)
+    return (*between, after)
+
+
+def apply(run: Run, report: Report) -> Outcome:
+    """What a report of the run's agent does to it. Total: every run and report has an outcome."""
+    if report.generation > run.generation:
+        return Outcome(Verdict.ILLEGAL, run, why=f"generation {report.generation} was never asked for")
+    if report.seq <= run.seq:
+        same = report.seq == run.seq and report.state is run.state
+        return Outcome(Verdict.DUPLICATE if same else Verdict.STALE, run)
+    heard = replace(run, seq=report.seq, known=True)
+    if run.state.is_terminal:
+        # A run that the dispatcher gave up may still be reported by its agent; one that its agent ended may not live again.
+        ended_by_agent = run.state is not RunState.LOST
+        if report.state is run.state:
+            return Outcome(Verdict.DUPLICATE, heard)
+        if ended_by_agent and report.generation == run.generation:
+            return Outcome(Verdict.ILLEGAL, run, why=f"{run.state} is final, it cannot become {report.state}")
+        return Outcome(Verdict.STALE, run)
+    if report.state is run.state:
+        return Outcome(Verdict.DUPLICATE, heard)
+    if report.state.rank < run.state.rank:
+        if report.generation < run.generation:
+            return Outcome(Verdict.STALE, heard)
+        if run.state is RunState.STOPPING:
+            # The agent knows of the stop but its members are still at an earlier state; the wish stands.
+            return Outcome(Verdict.STALE, heard)
+        return Outcome(Verdict.ILLEGAL, run, why=f"{run.state} cannot go back to {report.state}")
+    return Outcome(Verdict.APPLIED, replace(heard, state=report.state), states_passed(run.state, report.state))
+
+
+def ask_stop(run: Run, cause: StopCause) -> Run:
+    """The run after the dispatcher decided to stop it. A cancel outranks a suspend or preemption under way, never the reverse."""
+    if run.state.is_terminal:
+        return run
+    if run.stop_cause is not None and (cause is not StopCause.CANCEL or run.stop_cause is StopCause.CANCEL):
+        return run
+    return replace(run, state=RunState.STOPPING, generation=run.generation + 1, stop_cause=cause)
+
+
+def give_up(run: Run) -> Run:
+    """The run after the dispatcher declared it lost."""
+    return run if run.state.is_terminal else replace(run, state=RunState.LOST)

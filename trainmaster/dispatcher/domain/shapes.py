@@ -1,0 +1,153 @@
+"""The shape of a job: all that the scheduler reads of its specification, and nothing else.
+
+Jobs of one shape, queue and priority class form a class: whatever holds for one of them on a cluster holds for all.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from trainmaster.protocol.admission import pod_requests
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import ClusterKind
+
+
+@dataclass(frozen=True, slots=True)
+class RoleShape:
+    """Identical members as the fit sees them. ``needs`` is per member."""
+
+    name: str
+    replicas: int
+    least: int
+    needs: Resources = field(hash=False)
+    node_selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[AffinityTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the scheduler knows of a job beside its queue, class and age."""
+
+    roles: tuple[RoleShape, ...]
+    least_members: int
+    required_level: str | None = None
+    preferred_level: str | None = None
+    numa: str = "none"
+    clusters: tuple[str, ...] = ()
+    kinds: tuple[ClusterKind, ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+    datasets: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    time_limit_seconds: float | None = None
+
+    @property
+    def members(self) -> int:
+        return sum(role.replicas for role in self.roles)
+
+    @property
+    def total(self) -> Resources:
+        """What the whole gang needs."""
+        out: Resources = {}
+        for role in self.roles:
+            for name, amount in role.needs.items():
+                out[name] = out.get(name, 0) + amount * role.replicas
+        return out
+
+
+def shape_of(spec: JobSpec) -> dict[str, Any]:
+    """The shape of a specification as plain JSON data; equal shapes give equal data."""
+    shape: dict[str, Any] = {
+        "roles": [_role_data(role) for role in spec.roles],
+        "leastMembers": spec.min_member or sum(role.min_replicas or role.replicas for role in spec.roles),
+    }
+    if spec.topology.required or spec.topology.preferred or spec.topology.numa != "none":
+        shape["topology"] = spec.topology.to_wire()
+    if spec.placement.to_wire():
+        shape["placement"] = spec.placement.to_wire()
+    if spec.time_limit is not None:
+        shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
+    capabilities = _capabilities(spec)
+    if capabilities:
+        shape["capabilities"] = capabilities
+    return shape
+
+
+def _capabilities(spec: JobSpec) -> list[str]:
+    needed = set()
+    if any(role.pod_template is not None for role in spec.roles):
+        needed.add("podTemplate")
+    if spec.member_failure.action == "restartMember":
+        needed.add("memberRestart")
+    if spec.topology.numa in ("restricted", "singleNode"):
+        needed.add("numa")
+    if spec.members > 1:
+        needed.add("gang")
+    return sorted(needed)
+
+
+def _role_data(role: Role) -> dict[str, Any]:
+    least = role.replicas if role.min_replicas is None else role.min_replicas
+    data: dict[str, Any] = {"name": role.name, "replicas": role.replicas, "least": least}
+    if role.template is not None:
+        return data | _template_data(role.template)
+    pod = role.pod_template or {}
+    pod_spec = pod.get("spec", {})
+    data["needs"] = pod_requests(pod)
+    data["nodeSelector"] = dict(pod_spec.get("nodeSelector") or {})
+    data["tolerations"] = [
+        {key: str(value) for key, value in item.items() if key in ("key", "operator", "value", "effect")}
+        for item in pod_spec.get("tolerations") or []
+    ]
+    return data
+
+
+def _template_data(template: MemberTemplate) -> dict[str, Any]:
+    data: dict[str, Any] = {"needs": template.amounts}
+    if template.node_selector:
+        data["nodeSelector"] = template.node_selector
+    if template.node_affinity:
+        data["affinity"] = [term.to_wire() for term in template.node_affinity]
+    if template.tolerations:
+        data["tolerations"] = [toleration.to_wire() for toleration in template.tolerations]
+    return data
+
+
+def shape_bytes(spec: JobSpec) -> tuple[bytes, bytes]:
+    """Canonical JSON of the shape and its fingerprint of 16 bytes."""
+    body = orjson.dumps(shape_of(spec), option=orjson.OPT_SORT_KEYS)
+    return body, hashlib.blake2b(body, digest_size=16).digest()
+
+
+def shape_from(data: dict[str, Any]) -> Shape:
+    """The shape that ``shape_of`` wrote down."""
+    placement = data.get("placement", {})
+    topology = data.get("topology", {})
+    return Shape(
+        roles=tuple(
+            RoleShape(
+                name=role["name"],
+                replicas=role["replicas"],
+                least=role["least"],
+                needs=role["needs"],
+                node_selector=tuple(sorted(role.get("nodeSelector", {}).items())),
+                affinity=tuple(AffinityTerm.model_validate(term) for term in role.get("affinity", ())),
+                tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
+            )
+            for role in data["roles"]
+        ),
+        least_members=data["leastMembers"],
+        required_level=topology.get("required"),
+        preferred_level=topology.get("preferred"),
+        numa=topology.get("numa", "none"),
+        clusters=tuple(placement.get("clusters", ())),
+        kinds=tuple(ClusterKind(kind) for kind in placement.get("kinds", ())),
+        selector=tuple(sorted(placement.get("selector", {}).items())),
+        datasets=tuple(placement.get("datasets", ())),
+        capabilities=tuple(data.get("capabilities", ())),
+        time_limit_seconds=data.get("timeLimitSeconds"),
+    )

@@ -1,0 +1,1 @@
+"""The scheduler process: one leader that loads, decides and applies, and warm standbys that follow."""

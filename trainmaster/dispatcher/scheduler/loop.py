@@ -1,0 +1,149 @@
+"""The loop of a scheduler process.
+
+    absorb the feed ─▶ leader? ─ no ──▶ wait for a change or for the lead
+          ▲               │ yes
+          │               ▼
+          └── wait ◀── timers ─▶ decide ─▶ apply (only under our token)
+
+Standbys absorb the same feed, so that a take-over has only the tail left to read. Leadership is renewed by a task of its own;
+what guards the store is the token that each apply reads, never this process's belief that it leads.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.services import agents, planning
+from trainmaster.dispatcher.services.planning import Follower, NotLeaderError, ReasonBook
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store import scheduling
+from trainmaster.dispatcher.store.database import process_name
+from trainmaster.dispatcher.store.migrate import PARTITIONS_SQL
+from trainmaster.dispatcher.store.soft import SCHEDULER, wait_set
+from trainmaster.protocol.errors import ProblemError
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_UNSETTLED_SECONDS = 0.003
+_CHORES_SECONDS = 3600.0
+
+
+class Scheduler:
+    """One scheduler process. ``clock`` counts seconds that only go forward."""
+
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stores = stores
+        self.clock = clock
+        self.name = process_name("scheduler")
+        self.token: int | None = None
+        self.cycle = 0
+        self._follower = Follower()
+        self._book = ReasonBook()
+        self._next_timers = 0.0
+        self._next_chores = 0.0
+        self._lead_changed = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Go on until ``stop``; then give the lead away at once."""
+        lead = asyncio.create_task(self._keep_lead(), name="leadership")
+        try:
+            with self.stores.soft.waiter(SCHEDULER) as woken:
+                while not stop.is_set():
+                    again = await self._guarded_step()
+                    if again == 0:
+                        continue
+                    await self._wait(woken, stop, again)
+        finally:
+            lead.cancel()
+            await asyncio.gather(lead, return_exceptions=True)
+            if self.token is not None:
+                with contextlib.suppress(ProblemError):
+                    async with self.stores.database.transaction() as tx:
+                        await scheduling.leave_lead(tx, self.token)
+
+    async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
+        waits = [asyncio.create_task(wait_set(woken, seconds)), asyncio.create_task(stop.wait())]
+        waits.append(asyncio.create_task(self._lead_changed.wait()))
+        _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        self._lead_changed.clear()
+
+    async def _guarded_step(self) -> float:
+        """One step; how long to wait before the next one. A store that is away is waited for."""
+        try:
+            return await self.step()
+        except NotLeaderError:
+            log.warning("another scheduler has taken the lead; following it as a standby")
+            self._resign()
+        except ProblemError as error:
+            log.warning("the cycle could not be done: %s", error)
+        return 0.25
+
+    def _resign(self) -> None:
+        self.token = None
+        # What this process believed to have applied may never have been stored: read all of it anew.
+        self._follower = Follower()
+        self._book = ReasonBook()
+
+    async def step(self) -> float:
+        """Absorb, and as the leader decide and apply once; seconds to wait before the next step."""
+        unsettled = await self._follower.absorb(self.stores, self.clock())
+        token = self.token
+        if token is None:
+            return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
+        await self._timers(token)
+        began = self.clock()
+        plan = decide(self._follower.view, began)
+        changed = self._book.changed(plan)
+        if plan.starts or plan.holds or changed:
+            self.cycle += 1
+            decided = self.clock()
+            applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
+            self._follower.note_applied(plan, applied)
+            self._book.note(plan)
+            log.info(
+                "cycle %d: %s",
+                self.cycle,
+                plan.sentence,
+                extra={
+                    "decide_seconds": round(decided - began, 6),
+                    "apply_seconds": round(self.clock() - decided, 6),
+                    "applied": len(applied),
+                },
+            )
+            if plan.starts or plan.holds:
+                return 0
+        return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
+
+    async def _timers(self, token: int) -> None:
+        now = self.clock()
+        if now >= self._next_timers:
+            self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
+            await planning.release_holds(self.stores, token)
+            await agents.give_up_overdue(self.stores, token)
+        if now >= self._next_chores:
+            self._next_chores = now + _CHORES_SECONDS
+            await planning.keep_house(self.stores, token, PARTITIONS_SQL)
+
+    async def _keep_lead(self) -> None:
+        seconds = self.stores.settings.leader_seconds
+        while True:
+            try:
+                async with self.stores.database.transaction() as tx:
+                    if self.token is not None and not await scheduling.keep_lead(tx, self.token, seconds):
+                        log.warning("the lead was taken over")
+                        self._resign()
+                    elif self.token is None:
+                        self.token = await scheduling.take_lead(tx, self.name, seconds)
+                        if self.token is not None:
+                            log.info("leading with token %d", self.token)
+                            self._lead_changed.set()
+            except ProblemError as error:
+                log.warning("leadership could not be renewed: %s", error)
+            await asyncio.sleep(seconds / 4 if self.token is None else seconds / 3)

@@ -1,0 +1,203 @@
+"""One cycle: ``decide(view, now) -> plan``. Order, quota, filter, fit, score, explain.
+
+The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
+"""
+
+from dataclasses import dataclass, field
+
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling import explain, quota
+from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
+from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, needs_of, size_choices, take
+from trainmaster.dispatcher.scheduling.order import Turns, Usage
+from trainmaster.dispatcher.scheduling.plan import Hold, Plan, Start
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.scores import Fit, score
+from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
+
+MOST_STARTS = 2000
+"""Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
+
+
+@dataclass(slots=True)
+class _Rooms:
+    """The rooms of this cycle, made when first looked at."""
+
+    view: View
+    now_free: dict[int, Room] = field(default_factory=dict)
+    empties: dict[int, Room] = field(default_factory=dict)
+    never: dict[tuple[int, int], str | None] = field(default_factory=dict)
+
+    def free(self, cluster_id: int) -> Room:
+        if cluster_id not in self.now_free:
+            self.now_free[cluster_id] = Room.of(self.view, cluster_id)
+        return self.now_free[cluster_id]
+
+    def empty(self, cluster: Cluster) -> Room:
+        if cluster.id not in self.empties:
+            self.empties[cluster.id] = Room.empty(cluster.report) if cluster.report else Room([])
+        return self.empties[cluster.id]
+
+    def never_fits(self, shape_id: int, shape: Shape, cluster: Cluster) -> str | None:
+        """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
+        key = (shape_id, cluster.id)
+        if key not in self.never:
+            outcome = fit(shape, size_choices(shape)[-1], self.empty(cluster))
+            self.never[key] = outcome.sentence if isinstance(outcome, Shortfall) else None
+        return self.never[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A cluster on which the gang fits now."""
+
+    cluster: Cluster
+    sizes: dict[str, int]
+    fitted: Fitted
+    total: float
+    parts: dict[str, float]
+
+
+def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
+    """The plan for this moment. ``now`` is on the clock of ``view.lease_until``."""
+    plan = Plan()
+    rooms = _Rooms(view)
+    usage = Usage(view, _capacity(view, rooms))
+    turns = Turns(view, usage)
+    while (turn := turns.next()) is not None:
+        key, job_id = turn
+        job = view.jobs[job_id]
+        if len(plan.starts) >= most_starts:
+            plan.reasons[key] = explain.reason(Token.CYCLE_LIMIT, "Other jobs were started first in this cycle.")
+            turns.block(key)
+            continue
+        queue, shape = view.queues[key.queue_id], view.shapes[key.shape_id]
+        held_back = _quota_reason(view, usage, queue, shape)
+        if held_back is not None:
+            plan.reasons[key] = held_back
+            turns.block(key)
+            continue
+        sizes = [
+            choice
+            for choice in size_choices(shape)
+            if not quota.over_limit(view, usage, queue.id, needs_of(shape, choice))
+        ]
+        options, verdicts = _look(view, rooms, key, sizes, now)
+        if options:
+            best = max(options, key=lambda option: (option.total, option.cluster.name))
+            take(rooms.free(best.cluster.id), best.fitted)
+            usage.add(queue.id, needs_of(shape, best.sizes))
+            plan.starts.append(_start(job, best, options))
+            turns.done(key)
+            continue
+        if key.avoided and _returned_everywhere(verdicts):
+            plan.holds.append(Hold(job, _all_returned(verdicts)))
+            turns.done(key)
+            continue
+        plan.reasons[key] = explain.blocked(verdicts)
+        turns.block(key)
+    _explain_the_rest(view, plan)
+    return plan
+
+
+def _capacity(view: View, rooms: _Rooms) -> Resources:
+    """What all clusters have together, the measure of dominant shares."""
+    total: Resources = {}
+    for cluster in view.clusters.values():
+        for name, amount in rooms.empty(cluster).total().items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _quota_reason(view: View, usage: Usage, queue: Queue, shape: Shape) -> Reason | None:
+    for above in view.ancestry(queue.id):
+        if above.held:
+            return explain.reason(Token.QUEUE_HELD, f"Queue {above.path} is held.")
+    needs = needs_of(shape, size_choices(shape)[-1])
+    for_ever = quota.never_within_limits(view, queue.id, needs)
+    if for_ever is not None:
+        return explain.over_quota(queue, for_ever, for_ever=True)
+    sentence = quota.over_limit(view, usage, queue.id, needs)
+    return None if sentence is None else explain.over_quota(queue, sentence, for_ever=False)
+
+
+def _look(
+    view: View, rooms: _Rooms, key: ClassKey, sizes: list[dict[str, int]], now: float
+) -> tuple[list[_Option], list[Verdict]]:
+    """What each cluster offers to the class in one of these sizes: an option, or the first check that fails."""
+    queue, shape = view.queues[key.queue_id], view.shapes[key.shape_id]
+    options, verdicts = [], []
+    for cluster in sorted(view.clusters.values(), key=lambda cluster: cluster.name):
+        lease_left = view.lease_until.get(cluster.id, now) - now
+        candidate = Candidate(queue, shape, cluster, lease_left, key.avoided)
+        failing = first_failing(STATIC, candidate)
+        if failing is None:
+            never = rooms.never_fits(key.shape_id, shape, cluster)
+            failing = (Check.NEVER_FITS, never) if never is not None else first_failing(PASSING, candidate)
+        if failing is None:
+            outcome = _option(rooms, shape, sizes, cluster)
+            if isinstance(outcome, _Option):
+                options.append(outcome)
+                verdicts.append(
+                    Verdict(cluster=cluster.name, check=Check.NONE, sentence="it fits", score=outcome.total)
+                )
+                continue
+            failing = (Check.NO_ROOM, outcome.sentence)
+        verdicts.append(Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1]))
+    return options, verdicts
+
+
+def _option(rooms: _Rooms, shape: Shape, choices: list[dict[str, int]], cluster: Cluster) -> _Option | Shortfall:
+    room = rooms.free(cluster.id)
+    outcome: Fitted | Shortfall = Shortfall("no size fits")
+    for sizes in choices:
+        outcome = fit(shape, sizes, room)
+        if isinstance(outcome, Fitted):
+            needs = needs_of(shape, sizes)
+            total, parts = score(Fit(cluster, room.total(), rooms.empty(cluster).total(), needs))
+            return _Option(cluster, sizes, outcome, total, parts)
+    assert isinstance(outcome, Shortfall)  # noqa: S101 - a packing has returned above
+    return outcome
+
+
+def _start(job: WaitingJob, best: _Option, options: list[_Option]) -> Start:
+    table = tuple(
+        {"cluster": option.cluster.name, "score": option.total, **option.parts}
+        for option in sorted(options, key=lambda option: -option.total)
+    )
+    return Start(job, best.cluster.id, best.sizes, best.fitted.placement, _why(best, options), table)
+
+
+def _why(best: _Option, options: list[_Option]) -> str:
+    if len(options) == 1:
+        return f"{best.cluster.name} is the only cluster where it fits now"
+    second = max((option for option in options if option is not best), key=lambda option: option.total)
+    gains = {name: best.parts[name] - second.parts[name] for name in best.parts}
+    deciding = max(gains, key=lambda name: gains[name])
+    words = {
+        "kind": f"{best.cluster.kind} clusters are preferred to {second.cluster.kind} ones",
+        "packing": "it packs tighter there",
+    }
+    return f"{best.cluster.name} before {second.cluster.name}: {words[deciding]}"
+
+
+def _returned_everywhere(verdicts: list[Verdict]) -> bool:
+    """Whether every cluster that the job could go to has returned it."""
+    ruled_out = {check for check, _ in STATIC} | {Check.NEVER_FITS}
+    eligible = [verdict for verdict in verdicts if verdict.check not in ruled_out]
+    return bool(eligible) and all(verdict.check is Check.COOLING_DOWN for verdict in eligible)
+
+
+def _all_returned(verdicts: list[Verdict]) -> str:
+    names = [verdict.cluster for verdict in verdicts if verdict.check is Check.COOLING_DOWN]
+    return f"every cluster it could go to returned it: {', '.join(names)}"
+
+
+def _explain_the_rest(view: View, plan: Plan) -> None:
+    """Classes of which every job starts have no reason to tell."""
+    gone = {start.job.id for start in plan.starts} | {hold.job.id for hold in plan.holds}
+    for key in list(plan.reasons):
+        if all(static.job_id in gone for static in view.waiting.get(key.queue_id, {}).get(key, ())):
+            del plan.reasons[key]

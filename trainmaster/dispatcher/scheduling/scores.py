@@ -1,0 +1,45 @@
+"""Scores: which of the clusters that fit is best. Each is between 0 and 1 on an absolute curve, never normalised among them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trainmaster.dispatcher.scheduling.room import dominant
+from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import ClusterKind
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A cluster where the gang fits: what is free there before, and what the gang takes."""
+
+    cluster: Cluster
+    free: Resources
+    capacity: Resources
+    needs: Resources
+
+
+Score = Callable[[Fit], float]
+
+_KIND = {ClusterKind.PRIVATE: 1.0, ClusterKind.EDGE: 0.6, ClusterKind.PUBLIC: 0.0}
+
+
+def kind_preference(fit: Fit) -> float:
+    """Own machines before rented ones."""
+    return _KIND[fit.cluster.kind]
+
+
+def packing(fit: Fit) -> float:
+    """How full the cluster is afterwards, by its fullest resource, so that large free shapes stay whole elsewhere."""
+    used = {name: total - fit.free.get(name, 0) + fit.needs.get(name, 0) for name, total in fit.capacity.items()}
+    return min(dominant({name: amount for name, amount in used.items() if name in fit.needs}, fit.capacity), 1.0)
+
+
+SCORES: Mapping[str, tuple[float, Score]] = {"kind": (2.0, kind_preference), "packing": (1.0, packing)}
+"""Name, weight and function of each score; the total is the weighted sum."""
+
+
+def score(fit: Fit) -> tuple[float, dict[str, float]]:
+    """The total and each score, rounded as people read it."""
+    parts = {name: round(function(fit), 4) for name, (_, function) in SCORES.items()}
+    return round(sum(SCORES[name][0] * value for name, value in parts.items()), 4), parts

@@ -1,0 +1,200 @@
+"""The scheduler's view: everything a plan depends on, in indexes that change only by absorbing rows.
+
+Putting the same row again changes nothing, so rows may come twice and in any order as long as the newest comes last. A view
+that absorbed changes equals a view rebuilt from the store; a test holds the two together.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import ClusterKind
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as the plan sees it. ``limits`` are for it and all below it."""
+
+    id: int
+    path: str
+    parent_id: int | None
+    weight: float = 1.0
+    limits: Resources = field(default_factory=dict)
+    max_running: int | None = None
+    allowed_kinds: frozenset[ClusterKind] = frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE})
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    id: int
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster and the last report of its agent."""
+
+    id: int
+    name: str
+    kind: ClusterKind
+    labels: dict[str, str] = field(default_factory=dict)
+    cordoned: bool = False
+    report: CapacityReport | None = None
+
+
+class ClassKey(NamedTuple):
+    """Jobs alike in all that the plan reads: whatever holds for one on a cluster holds for all."""
+
+    queue_id: int
+    class_id: int
+    shape_id: int
+    avoided: tuple[int, ...] = ()
+
+
+class StaticKey(NamedTuple):
+    """A job's place among its class: higher job priority first, then older, then by key."""
+
+    minus_priority: int
+    submitted_at: float
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A queued job. ``version`` is the one that a decision about it is made on."""
+
+    id: int
+    version: int
+    name: str
+    queue_id: int
+    class_id: int
+    shape_id: int
+    priority: int
+    submitted_at: float
+    attempt: int
+
+    @property
+    def key(self) -> StaticKey:
+        return StaticKey(-self.priority, self.submitted_at, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed."""
+
+    job_id: int
+    queue_id: int
+    shape_id: int
+    cluster_id: int
+    sizes: tuple[tuple[str, int], ...]
+    placement: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+def freeze_placement(placement: dict[str, dict[str, int]]) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    return tuple(sorted((group, tuple(sorted(roles.items()))) for group, roles in placement.items()))
+
+
+class View:
+    """The indexes. Reading is by attribute; changing only by the ``put_`` and ``drop_`` methods."""
+
+    def __init__(self) -> None:
+        self.queues: dict[int, Queue] = {}
+        self.classes: dict[int, PriorityClass] = {}
+        self.shapes: dict[int, Shape] = {}
+        self.clusters: dict[int, Cluster] = {}
+        self.lease_until: dict[int, float] = {}
+        """By cluster, on the caller's clock."""
+        self.jobs: dict[int, WaitingJob] = {}
+        self.runs: dict[int, LiveRun] = {}
+        """By job; a job has at most one live run."""
+        self.avoided: dict[int, tuple[int, ...]] = {}
+        """Clusters left out for a job after they returned it."""
+        self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
+        """By queue: static keys of the queued jobs of each class."""
+        self.children: dict[int | None, list[int]] = {}
+        self._keys: dict[int, ClassKey] = {}
+        self.runs_on: dict[int, set[int]] = {}
+        """By cluster: jobs with a live run there."""
+
+    # -- tenants and clusters
+
+    def put_queue(self, queue: Queue) -> None:
+        self.queues[queue.id] = queue
+        self._link_queues()
+
+    def drop_queue(self, queue_id: int) -> None:
+        self.queues.pop(queue_id, None)
+        self._link_queues()
+
+    def _link_queues(self) -> None:
+        self.children = {}
+        for queue in sorted(self.queues.values(), key=lambda queue: queue.path):
+            self.children.setdefault(queue.parent_id, []).append(queue.id)
+
+    def put_class(self, priority_class: PriorityClass) -> None:
+        self.classes[priority_class.id] = priority_class
+
+    def put_shape(self, shape_id: int, shape: Shape) -> None:
+        self.shapes[shape_id] = shape
+
+    def put_cluster(self, cluster: Cluster) -> None:
+        self.clusters[cluster.id] = cluster
+
+    def drop_cluster(self, cluster_id: int) -> None:
+        self.clusters.pop(cluster_id, None)
+
+    # -- jobs
+
+    def put_waiting(self, job: WaitingJob) -> None:
+        """The job is queued; it has no live run."""
+        self.drop_job(job.id)
+        key = ClassKey(job.queue_id, job.class_id, job.shape_id, self.avoided.get(job.id, ()))
+        self.jobs[job.id] = job
+        self._keys[job.id] = key
+        self.waiting.setdefault(job.queue_id, {}).setdefault(key, SortedList()).add(job.key)
+
+    def put_run(self, run: LiveRun) -> None:
+        """The job holds capacity with this run."""
+        self.drop_job(run.job_id)
+        self.runs[run.job_id] = run
+        self.runs_on.setdefault(run.cluster_id, set()).add(run.job_id)
+
+    def drop_job(self, job_id: int) -> None:
+        """The job neither waits nor runs: it ended, is held, or is about to be put again."""
+        job = self.jobs.pop(job_id, None)
+        if job is not None:
+            key = self._keys.pop(job_id)
+            of_queue = self.waiting[job.queue_id]
+            of_queue[key].remove(job.key)
+            if not of_queue[key]:
+                del of_queue[key]
+            if not of_queue:
+                del self.waiting[job.queue_id]
+        run = self.runs.pop(job_id, None)
+        if run is not None:
+            self.runs_on[run.cluster_id].discard(job_id)
+
+    def set_avoided(self, avoided: dict[int, tuple[int, ...]]) -> None:
+        """Which clusters are left out for which jobs, as a whole."""
+        changed = {job for job in self.avoided.keys() | avoided.keys() if self.avoided.get(job) != avoided.get(job)}
+        self.avoided = avoided
+        for job_id in changed & self.jobs.keys():
+            self.put_waiting(self.jobs[job_id])
+
+    def class_of(self, job_id: int) -> ClassKey:
+        return self._keys[job_id]
+
+    def ancestry(self, queue_id: int) -> Iterator[Queue]:
+        """The queue, its parent, and so on to the root."""
+        current: int | None = queue_id
+        while current is not None and current in self.queues:
+            queue = self.queues[current]
+            yield queue
+            current = queue.parent_id

@@ -1,0 +1,333 @@
+"""Syncing with agents: leases, reports, desired state."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainmaster.dispatcher.domain import job_machine, run_machine
+from trainmaster.dispatcher.domain.job_machine import RunEnding
+from trainmaster.dispatcher.domain.run_machine import Verdict
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store import agents, runs, scheduling
+from trainmaster.dispatcher.store import jobs as job_store
+from trainmaster.dispatcher.store.database import Transaction, to_epoch
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.dispatcher.store.soft import CLUSTERS, SCHEDULER, wait_set
+from trainmaster.protocol.agent import (
+    PROTOCOL,
+    DesiredAnswer,
+    OpenStream,
+    RunReport,
+    StartRun,
+    StopRun,
+    SyncAnswer,
+    SyncRequest,
+)
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id, run_id
+from trainmaster.protocol.jobs import Retries
+from trainmaster.protocol.states import RunState, StopCause
+
+log = logging.getLogger(__name__)
+
+OLDEST_PROTOCOL = max(PROTOCOL - 1, 1)
+_LOOK_SECONDS = 1.0
+
+
+def _cluster_of(caller: Caller) -> int:
+    if caller.cluster_id is None:
+        raise ProblemError(Code.FORBIDDEN, "only an agent's key opens the agent calls")
+    return caller.cluster_id
+
+
+def superseded() -> ProblemError:
+    """What a session hears that is no longer the newest of its cluster."""
+    return ProblemError(
+        Code.SESSION_SUPERSEDED,
+        "a newer session of this cluster's agent has taken over; this one must create nothing more",
+    )
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a sync's reports come to, gathered before anything is written."""
+
+    settled: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    transitions: list[job_store.Transition] = field(default_factory=list)
+    changes: list[runs.RunChange] = field(default_factory=list)
+    cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
+
+
+async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnswer:
+    """Take an agent's state and renew its lease, in one transaction that is committed before the answer."""
+    cluster_id = _cluster_of(caller)
+    if not OLDEST_PROTOCOL <= request.protocol <= PROTOCOL:
+        raise ProblemError(
+            Code.PROTOCOL_UNSUPPORTED,
+            f"protocol {request.protocol} is not served; this dispatcher serves {OLDEST_PROTOCOL} to {PROTOCOL}",
+        )
+    lease = stores.settings.lease_seconds
+    async with stores.database.transaction() as tx:
+        found = await _take_reports(tx, stores, cluster_id, request.runs)
+        if request.full:
+            await _lose_missing(tx, cluster_id, request, found)
+        await write_findings(tx, found)
+        if request.capacity is not None:
+            await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
+        installation = await agents.installation(tx)
+        count, digest = await runs.digest_of_cluster(tx, cluster_id)
+        has_capacity = request.capacity is not None or await agents.has_capacity(tx, cluster_id)
+        # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
+        contact = await agents.touch(
+            tx, cluster_id, request.session, request.holder, request.number, lease, request.agent_version
+        )
+        if not contact.is_current:
+            raise superseded()
+    if found.transitions:
+        stores.jobs_changed([t.record.id for t in found.transitions])
+    elif request.capacity is not None or contact.is_new_session:
+        stores.soft.wake(SCHEDULER)
+    differs = (count, digest) != (request.held_count, request.held_digest)
+    return SyncAnswer(
+        number=request.number,
+        epoch=f"{installation.id}:{installation.store_epoch}",
+        lease_seconds=lease,
+        settled=tuple(found.settled),
+        unknown=tuple(found.unknown),
+        send_full=not request.full and (differs or contact.is_new_session),
+        send_capacity=not has_capacity,
+    )
+
+
+async def _take_reports(tx: Transaction, stores: Stores, cluster_id: int, reports: Sequence[RunReport]) -> _Findings:
+    found = _Findings()
+    by_ref: dict[RunRef, RunReport] = {}
+    for report in reports:
+        try:
+            by_ref[parse_run_id(report.run)] = report
+        except BadIdError:
+            found.unknown.append(report.run)
+    if not by_ref:
+        return found
+    jobs = await job_store.lock(tx, [ref.job_key for ref in by_ref])
+    records = await runs.lock(tx, by_ref)
+    failed = [
+        jobs[ref.job_key].spec_id
+        for ref, report in by_ref.items()
+        if report.state is RunState.FAILED and ref.job_key in jobs
+    ]
+    policies = {
+        spec_id: Retries.model_validate(spec.get("retries", {}))
+        for spec_id, spec in (await job_store.specs(tx, failed)).items()
+    }
+    now = await to_epoch(tx)
+    for ref, report in by_ref.items():
+        record = records.get(ref)
+        if record is None or record.cluster_id != cluster_id:
+            found.unknown.append(report.run)
+            continue
+        job = jobs[ref.job_key]
+        _take_report(found, record, report, job, policies.get(job.spec_id, Retries()), now, stores)
+    return found
+
+
+def _take_report(
+    found: _Findings,
+    record: runs.RunRecord,
+    report: RunReport,
+    job: job_store.JobRecord,
+    policy: Retries,
+    now: float,
+    stores: Stores,
+) -> None:
+    outcome = run_machine.apply(record.run, run_machine.Report(report.state, report.generation, report.seq))
+    if outcome.verdict is Verdict.ILLEGAL:
+        log.error("illegal report of run %s: %s", report.run, outcome.why, extra={"run_id": report.run})
+    if report.state.is_terminal and outcome.run.state.is_terminal:
+        found.settled.append(report.run)
+    elif outcome.run.state.is_terminal:
+        found.unknown.append(report.run)
+    if outcome.run != record.run:
+        result = None
+        if outcome.verdict is Verdict.APPLIED and (report.end or report.message or report.members):
+            result = report.model_dump(
+                mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
+            )
+        found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=report.placement))
+    if outcome.verdict is Verdict.APPLIED:
+        ending = _ending(report)
+        follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor)
+
+
+def _ending(report: RunReport) -> RunEnding:
+    end = report.end
+    message = report.message or (end.message if end else "")
+    if end is not None and end.member and report.state is RunState.FAILED and end.member not in message:
+        message = f"{end.member}: {message}" if message else f"member {end.member} failed"
+    return RunEnding(
+        state=report.state,
+        category=end.category if end else None,
+        exit_code=end.exit_code if end else None,
+        message=message,
+    )
+
+
+def follow_run(
+    found: _Findings,
+    record: runs.RunRecord,
+    job: job_store.JobRecord,
+    outcome: run_machine.Outcome,
+    ending: RunEnding,
+    policy: Retries,
+    now: float,
+    cool_down_factor: float = 1.0,
+) -> None:
+    """Let the job follow its run, and add what has to be stored to the findings."""
+    after = job.job
+    if job.job.attempt == record.ref.attempt and job.job.state.has_live_run:
+        if RunState.RUNNING in outcome.passed:
+            after = job_machine.run_started(after)
+        if outcome.run.state.is_terminal:
+            settled = job_machine.settle(after, ending, policy, now)
+            after = settled.job
+            if settled.cool_down_seconds:
+                seconds = settled.cool_down_seconds * cool_down_factor
+                found.cool_downs.append((job.id, record.cluster_id, seconds, ending.message))
+    details: dict[str, object] = {}
+    if after.state is not job.job.state:
+        details["job"] = after.state.value
+    if outcome.run.state.is_terminal:
+        details |= {
+            key: value
+            for key, value in (
+                ("category", ending.category and ending.category.value),
+                ("exitCode", ending.exit_code),
+                ("holdUntil", after.hold_until),
+            )
+            if value is not None
+        }
+    found.transitions.append(
+        job_store.Transition(
+            job,
+            after,
+            kind=f"run.{outcome.run.state.value}",
+            states=tuple(state.value for state in outcome.passed),
+            attempt=record.ref.attempt,
+            cluster_id=record.cluster_id,
+            message=ending.message,
+            details=details,
+        )
+    )
+
+
+async def write_findings(tx: Transaction, found: _Findings) -> None:
+    """Store everything that was found, sets at a time."""
+    await job_store.write(tx, found.transitions)
+    await runs.write(tx, found.changes)
+    if found.cool_downs:
+        await scheduling.add_cool_downs(tx, found.cool_downs)
+
+
+async def _lose_missing(tx: Transaction, cluster_id: int, request: SyncRequest, found: _Findings) -> None:
+    """Runs that the agent once reported and that its full list lacks are gone, if its records are the ones that held them."""
+    listed = {report.run for report in request.runs}
+    missing = [
+        missing_run.ref
+        for missing_run in await runs.reported_to_holder(tx, cluster_id, request.holder)
+        if run_id(job_id(missing_run.job_name, missing_run.ref.job_key), missing_run.ref.attempt) not in listed
+    ]
+    if missing:
+        ending = RunEnding(RunState.LOST, message="the cluster's agent no longer holds it", cluster_stayed_up=True)
+        await give_up(tx, missing, ending, found)
+
+
+async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, found: _Findings) -> None:
+    """Declare runs lost, unless they have ended meanwhile."""
+    jobs = await job_store.lock(tx, [ref.job_key for ref in refs])
+    records = await runs.lock(tx, refs)
+    now = await to_epoch(tx)
+    for record in records.values():
+        after = run_machine.give_up(record.run)
+        if after == record.run:
+            continue
+        outcome = run_machine.Outcome(Verdict.APPLIED, after, run_machine.states_passed(record.run.state, after.state))
+        found.changes.append(runs.RunChange(record.ref, after, result={"message": ending.message}))
+        follow_run(found, record, jobs[record.ref.job_key], outcome, ending, Retries(), now)
+
+
+async def give_up_overdue(stores: Stores, token: int) -> int:
+    """Call runs lost whose disconnect limit has passed; how many. Only the leader does, and never right after an outage."""
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return 0
+        if not await agents.service_is_back(tx, stores.settings.lease_seconds):
+            return 0
+        margin = stores.settings.lost_margin_seconds
+        found = _Findings()
+        silent = [record.ref for record in await runs.overdue(tx, margin)]
+        gone = [record.ref for record in await runs.orphaned(tx, margin) if record.ref not in set(silent)]
+        for refs, message in (
+            (silent, "no contact with its cluster for longer than onDisconnect allows"),
+            (gone, "the agent that held it was replaced by one that does not know it"),
+        ):
+            if refs:
+                await give_up(tx, refs, RunEnding(RunState.LOST, message=message), found)
+        await write_findings(tx, found)
+    if found.transitions:
+        stores.jobs_changed([t.record.id for t in found.transitions])
+    return len(found.transitions)
+
+
+async def desired(stores: Stores, caller: Caller, session: str, after: int, seconds: float) -> DesiredAnswer:
+    """What changed for the caller's cluster after a version; waits up to ``seconds`` for it, holding no connection."""
+    cluster_id = _cluster_of(caller)
+    loop_ends = stores.clock() + min(seconds, stores.settings.lease_seconds / 3)
+    with stores.soft.waiter(CLUSTERS, cluster_id) as woken:
+        while True:
+            async with stores.database.transaction() as tx:
+                if not await agents.is_current(tx, cluster_id, session):
+                    raise superseded()
+                version = await agents.desired_version(tx, cluster_id)
+                if version != after:
+                    since = 0 if version < after else after
+                    return await _changes(tx, stores, cluster_id, since, version)
+            left = loop_ends - stores.clock()
+            if left <= 0:
+                return DesiredAnswer(version=version)
+            await wait_set(woken, min(left, _LOOK_SECONDS))
+
+
+async def _changes(tx: Transaction, stores: Stores, cluster_id: int, since: int, version: int) -> DesiredAnswer:
+    start, stop = [], []
+    timeout = await agents.placement_timeout(tx, cluster_id)
+    for row in await agents.desired_runs(tx, cluster_id, since):
+        job = job_id(row.name, row.job_id)
+        run = run_id(job, row.attempt)
+        if row.state == RunState.LEASED:
+            start.append(
+                StartRun(
+                    run=run,
+                    job=job,
+                    queue=row.queue,
+                    attempt=row.attempt,
+                    token=row.attempt,
+                    generation=row.generation,
+                    spec=row.spec,
+                    sizes=row.sizes,
+                    pins=row.assumed,
+                    placement_timeout_seconds=parse_duration(timeout),
+                    disconnect_seconds=row.disconnect_seconds,
+                )
+            )
+        else:
+            grace = parse_duration(row.spec.get("stopGrace", "10s"))
+            stop.append(
+                StopRun(run=run, generation=row.generation, cause=StopCause(row.stop_cause), grace_seconds=grace)
+            )
+    streams = [
+        OpenStream(stream=row.id, run=run_id(job_id(row.name, row.job_id), row.attempt), **row.options)
+        for row in await agents.desired_streams(tx, cluster_id, since)
+    ]
+    return DesiredAnswer(version=version, start=tuple(start), stop=tuple(stop), streams=tuple(streams))

@@ -1,0 +1,306 @@
+"""Load and apply: from the store to the scheduler's view, and from a plan to the store."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.dispatcher.domain import job_machine
+from trainmaster.dispatcher.domain.shapes import shape_from
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.view import (
+    ClassKey,
+    Cluster,
+    LiveRun,
+    PriorityClass,
+    Queue,
+    View,
+    WaitingJob,
+    freeze_placement,
+)
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store import jobs as job_store
+from trainmaster.dispatcher.store import runs, scheduling, tenants
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.scheduling import Cursor
+from trainmaster.protocol.agent import CapacityReport, run_digest
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.quantities import parse_resources
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import HoldCause, JobState
+from trainmaster.protocol.tenants import ClusterSpec
+
+log = logging.getLogger(__name__)
+
+
+class NotLeaderError(TrainmasterError):
+    """Another scheduler leads now; nothing was applied."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """A view that follows the store. ``now`` given to ``absorb`` is the caller's clock, on which leases are noted."""
+
+    view: View = field(default_factory=View)
+    cursor: Cursor | None = None
+
+    async def absorb(self, stores: Stores, now: float) -> bool:
+        """Take in what has changed; whether newer changes are committed that could not be taken yet."""
+        async with stores.database.transaction() as tx:
+            if self.cursor is None:
+                await self._load(tx)
+                unsettled = False
+            else:
+                unsettled = await self._follow(tx, self.cursor)
+            for row in await scheduling.leases(tx):
+                self.view.lease_until[row.cluster_id] = now + row.seconds_left
+            avoided: dict[int, list[int]] = {}
+            for row in await scheduling.cool_downs(tx):
+                avoided.setdefault(row.job_id, []).append(row.cluster_id)
+            self.view.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
+        return unsettled
+
+    async def _load(self, tx: Transaction) -> None:
+        # The cursor is read first: what commits while the rest is read is absorbed again, which changes nothing.
+        cursor = await scheduling.start_cursor(tx)
+        await self._load_tenants(tx)
+        await self._take(tx, await scheduling.live_jobs(tx), ())
+        self.cursor = cursor
+
+    async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
+        feed = await scheduling.read_feed(tx, cursor)
+        if any(kind != "contact" for kind, _ in feed.others):
+            await self._load_tenants(tx)
+        if feed.job_ids:
+            await self._take(tx, await scheduling.jobs(tx, feed.job_ids), feed.job_ids)
+        self.cursor = feed.cursor
+        return feed.unsettled
+
+    async def _load_tenants(self, tx: Transaction) -> None:
+        queues = {row.id: row for row in await tenants.queues(tx)}
+        for gone in self.view.queues.keys() - queues.keys():
+            self.view.drop_queue(gone)
+        for row in queues.values():
+            self.view.put_queue(_queue(row))
+        for class_row in await tenants.classes(tx):
+            self.view.put_class(PriorityClass(class_row.id, class_row.spec.name, class_row.spec.value))
+        clusters = {row.id: row for row in await scheduling.clusters(tx)}
+        for gone in self.view.clusters.keys() - clusters.keys():
+            self.view.drop_cluster(gone)
+        for cluster_row in clusters.values():
+            self.view.put_cluster(_cluster(cluster_row))
+
+    async def _take(self, tx: Transaction, rows: Sequence[Any], asked: Sequence[int]) -> None:
+        new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
+        for shape_row in await scheduling.shapes(tx, sorted(new_shapes)) if new_shapes else ():
+            self.view.put_shape(shape_row.id, shape_from(shape_row.body))
+        for job_id in set(asked) - {row.id for row in rows}:
+            self.view.drop_job(job_id)
+        for row in rows:
+            self._put(row)
+
+    def _put(self, row: Any) -> None:
+        if row.cluster_id is not None:
+            self.view.put_run(
+                LiveRun(
+                    job_id=row.id,
+                    queue_id=row.queue_id,
+                    shape_id=row.shape_id,
+                    cluster_id=row.cluster_id,
+                    sizes=tuple(sorted(row.sizes.items())),
+                    placement=freeze_placement(row.placement),
+                )
+            )
+        elif row.state == JobState.QUEUED:
+            self.view.put_waiting(
+                WaitingJob(
+                    id=row.id,
+                    version=row.version,
+                    name=row.name,
+                    queue_id=row.queue_id,
+                    class_id=row.class_id,
+                    shape_id=row.shape_id,
+                    priority=row.priority,
+                    submitted_at=row.submitted_at,
+                    attempt=row.attempt,
+                )
+            )
+        else:
+            self.view.drop_job(row.id)
+
+    def note_applied(self, plan: Plan, applied: set[int]) -> None:
+        """Count what was just applied at once, without waiting for it to come back by the feed."""
+        for start in plan.starts:
+            if start.job.id in applied:
+                self.view.put_run(
+                    LiveRun(
+                        job_id=start.job.id,
+                        queue_id=start.job.queue_id,
+                        shape_id=start.job.shape_id,
+                        cluster_id=start.cluster_id,
+                        sizes=tuple(sorted(start.sizes.items())),
+                        placement=freeze_placement(start.placement),
+                    )
+                )
+        for hold in plan.holds:
+            if hold.job.id in applied:
+                self.view.drop_job(hold.job.id)
+
+
+def _queue(row: tenants.QueueRow) -> Queue:
+    spec = row.spec
+    return Queue(
+        id=row.id,
+        path=spec.path,
+        parent_id=row.parent_id,
+        weight=spec.weight,
+        limits=parse_resources(spec.limits),
+        max_running=spec.max_running,
+        allowed_kinds=frozenset(spec.allowed_kinds),
+        held=spec.held,
+    )
+
+
+def _cluster(row: Any) -> Cluster:
+    spec = ClusterSpec.model_validate(row.spec)
+    labels = {**spec.labels, "name": spec.name, "kind": spec.cluster_kind.value}
+    if spec.region:
+        labels["region"] = spec.region
+    if spec.provider:
+        labels["provider"] = spec.provider
+    report = None if row.report is None else CapacityReport.model_validate(row.report)
+    return Cluster(row.id, spec.name, spec.cluster_kind, labels, row.cordoned, report)
+
+
+@dataclass(slots=True)
+class ReasonBook:
+    """The reasons as last stored, so that only changed ones are written again."""
+
+    stored: dict[ClassKey, Reason] = field(default_factory=dict)
+
+    def changed(self, plan: Plan) -> dict[ClassKey, Reason]:
+        return {key: reason for key, reason in plan.reasons.items() if self.stored.get(key) != reason}
+
+    def note(self, plan: Plan) -> None:
+        self.stored = dict(plan.reasons)
+
+
+async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[ClassKey, Reason], cycle: int) -> set[int]:
+    """Store a plan in one transaction; the keys of the jobs whose decision was applied.
+
+    Raises NotLeaderError, with nothing applied, when the token no longer leads. A decision whose job has changed since is dropped.
+    """
+    starts = {start.job.id: start for start in plan.starts}
+    holds = {hold.job.id: hold for hold in plan.holds}
+    clusters: set[int] = set()
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            raise NotLeaderError("another scheduler leads now")
+        records = await job_store.lock(tx, [*starts, *holds]) if starts or holds else {}
+        versions = {job.id: job.version for job in plan.jobs}
+        fresh = {
+            job_id: record
+            for job_id, record in records.items()
+            if record.version == versions[job_id] and record.job.state is JobState.QUEUED
+        }
+        there = {
+            cluster.id for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
+        }
+        fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
+        specs = await job_store.specs(tx, [record.spec_id for key, record in fresh.items() if key in starts])
+        transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
+        for key, record in fresh.items():
+            if key in holds:
+                after = record.job.held(HoldCause.UNPLACEABLE, message=holds[key].message)
+                transitions.append(
+                    job_store.Transition(record, after, "held", (after.state.value,), message=holds[key].message)
+                )
+                continue
+            start = starts[key]
+            after = job_machine.dispatch(record.job)
+            transitions.append(
+                job_store.Transition(
+                    record,
+                    after,
+                    kind="dispatched",
+                    states=(after.state.value,),
+                    attempt=after.attempt,
+                    cluster_id=start.cluster_id,
+                    message=start.why,
+                    details={"cycle": cycle},
+                )
+            )
+        await job_store.write(tx, transitions)
+        await scheduling.save_reasons(
+            tx,
+            [
+                (
+                    key.queue_id,
+                    key.class_id,
+                    key.shape_id,
+                    list(key.avoided),
+                    reason.model_dump(mode="json", by_alias=True),
+                )
+                for key, reason in reasons.items()
+            ],
+            cycle,
+        )
+        desired = await runs.raise_desired(tx, clusters)
+        new_runs = []
+        for transition in transitions:
+            key = transition.record.id
+            if key not in starts:
+                continue
+            start, ref = starts[key], RunRef(key, transition.job.attempt)
+            new_runs.append(
+                runs.NewRun(
+                    ref=ref,
+                    cluster_id=start.cluster_id,
+                    digest=run_digest(ref),
+                    desired_version=desired[start.cluster_id],
+                    disconnect_seconds=_disconnect_seconds(specs[transition.record.spec_id]),
+                    sizes=start.sizes,
+                    assumed=start.placement,
+                    decision={"why": start.why, "table": start.table, "cycle": cycle},
+                )
+            )
+        if new_runs:
+            await runs.insert(tx, new_runs)
+    if fresh:
+        stores.jobs_changed(list(fresh), clusters)
+    return set(fresh)
+
+
+def _disconnect_seconds(spec: dict[str, Any]) -> float | None:
+    policy = spec.get("onDisconnect")
+    return parse_duration(policy["requeueAfter"]) if isinstance(policy, dict) else None
+
+
+async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
+    """Queue held jobs whose hold has ended by the clock; how many."""
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return 0
+        due = await job_store.due_holds(tx, limit)
+        records = await job_store.lock(tx, due) if due else {}
+        transitions = [
+            job_store.Transition(record, after, "released", (after.state.value,))
+            for record in records.values()
+            if record.job.hold_cause is not None
+            and record.job.hold_cause.ends_by_itself
+            and (after := job_machine.release(record.job)) != record.job
+        ]
+        await job_store.write(tx, transitions)
+    if transitions:
+        stores.jobs_changed([t.record.id for t in transitions])
+    return len(transitions)
+
+
+async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:
+    """Rare chores of the leader: partitions of the days ahead, cool-downs that are over."""
+    async with stores.database.transaction() as tx:
+        if await scheduling.is_lead(tx, token):
+            await scheduling.make_partitions(tx, partitions_sql)
+            await scheduling.drop_old_cool_downs(tx)

@@ -1,0 +1,294 @@
+"""Reading: jobs, events, reasons, queues and clusters as people see them."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
+from trainmaster.dispatcher.store import jobs as store
+from trainmaster.dispatcher.store import keys, runs, scheduling, tenants
+from trainmaster.dispatcher.store.database import Row, Transaction
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import job_id, run_id
+from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.reasons import Reason, Token
+from trainmaster.protocol.states import HoldCause, JobState, RunState
+from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
+
+MOST_PER_PAGE = 1000
+
+
+def read_cursor(text: str | None) -> int | None:
+    """The key in a cursor. Raises ProblemError BAD_CURSOR."""
+    if text is None:
+        return None
+    try:
+        head, _, key = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition(":")
+        if head != "before":
+            raise ValueError(head)
+        return int(key)
+    except ValueError as error:
+        raise ProblemError(Code.BAD_CURSOR, "the cursor is not one that this API gave out") from error
+
+
+def make_cursor(key: int) -> str:
+    return urlsafe_b64encode(f"before:{key}".encode()).decode().rstrip("=")
+
+
+def job_view(row: Row[Any], *, spec: dict[str, Any] | None = None, attempts: Sequence[RunView] = ()) -> JobView:
+    return JobView(
+        id=job_id(row.name, row.id),
+        name=row.name,
+        queue=row.queue,
+        priority_class=row.priority_class,
+        priority=row.priority,
+        state=JobState(row.state),
+        shown_state=row.wish or row.state,
+        hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
+        hold_until=row.hold_until,
+        message=row.message,
+        attempt=row.attempt,
+        retries_used=row.retries_used,
+        version=row.version,
+        cluster=row.cluster,
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        submitted_by=row.submitted_by or "",
+        labels=row.labels or {},
+        spec=spec,
+        runs=list(attempts),
+    )
+
+
+async def list_jobs(
+    tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
+) -> dict[str, Any]:
+    """A page of jobs, newest first, and the cursor of the next one."""
+    before = read_cursor(cursor)
+    if wanted is not None and wanted != BulkFilter():
+        found = await to_filter(tx, caller, wanted)
+    elif caller.is_admin:
+        found = store.Filter()
+    else:
+        found = store.Filter(tuple(await tenants.queue_ids_below(tx, caller.queues)))
+    rows = await store.page(tx, found, before, limit + 1)
+    page = rows[:limit]
+    return {
+        "jobs": [_dump(job_view(row)) for row in page],
+        "next": make_cursor(page[-1].id) if len(rows) > limit else None,
+    }
+
+
+def _dump(model: Any) -> dict[str, Any]:
+    data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for key in ("runs", "labels", "members", "scores", "placement", "message", "states", "details", "whyHere"):
+        if key in data and not data[key]:
+            del data[key]
+    return data
+
+
+async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """One job with its specification and all its runs."""
+    key = await find_key(tx, caller, text)
+    row = await store.view(tx, key)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    spec = (await store.specs(tx, [row.spec_id])).get(row.spec_id, {})
+    attempts = [_run_view(text, run) for run in await runs.of_job(tx, key)]
+    data = _dump(job_view(row, spec=spec))
+    data["runs"] = [_dump(run) for run in attempts]
+    return data
+
+
+def _run_view(job: str, row: Row[Any]) -> RunView:
+    result: Mapping[str, Any] = row.result or {}
+    end = result.get("end") or {}
+    return RunView(
+        id=run_id(job, row.attempt),
+        attempt=row.attempt,
+        cluster=row.cluster,
+        state=RunState(row.state),
+        message=result.get("message") or end.get("message") or "",
+        category=end.get("category"),
+        exit_code=end.get("exitCode"),
+        signal=end.get("signal"),
+        why_here=row.decision.get("why", ""),
+        scores={"table": row.decision.get("table", [])},
+        leased_at=row.leased_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        members=list(result.get("members", ())),
+        placement=row.placement or {},
+    )
+
+
+def event_view(row: Row[Any]) -> dict[str, Any]:
+    return _dump(
+        EventView(
+            seq=row.seq,
+            at=row.at,
+            kind=row.kind,
+            states=list(row.states),
+            attempt=row.attempt,
+            cluster=row.cluster,
+            actor=row.actor,
+            message=row.message,
+            details=row.details or {},
+        )
+    )
+
+
+async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """Why a job is where it is, with the verdict on each cluster and how old that is."""
+    key = await find_key(tx, caller, text)
+    row = await store.view(tx, key)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    reason = await _reason(tx, row)
+    data = reason.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"job": text, "state": row.wish or row.state, **data}
+
+
+async def _reason(tx: Transaction, row: Row[Any]) -> Reason:
+    if row.state == JobState.HELD:
+        return _held_reason(row)
+    if row.state != JobState.QUEUED:
+        return _running_reason(row, await runs.of_job(tx, row.id))
+    found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
+    if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
+        return _reason_of(Token.NOT_LOOKED_AT, "No scheduling cycle has looked at it yet.")
+    return Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
+
+
+def _reason_of(token: Token, sentence: str, advice: str = "", **details: Any) -> Reason:
+    return Reason(token=token, tier=token.tier, sentence=sentence, advice=advice, details=details)
+
+
+_HELD = {
+    HoldCause.USER: (Token.HELD_BY_USER, "It is held by a person.", "Release it with: trainmaster resume ID"),
+    HoldCause.SUSPENDED: (
+        Token.SUSPENDED,
+        "It was suspended while it ran.",
+        "Let it go on with: trainmaster resume ID",
+    ),
+    HoldCause.BACK_OFF: (Token.BACKING_OFF, "Its last run failed and it waits before the next try.", ""),
+    HoldCause.START_TIME: (Token.START_TIME, "Its start time has not come.", ""),
+    HoldCause.DEPENDENCY: (Token.DEPENDENCY, "A job that it depends on has not ended.", ""),
+    HoldCause.QUEUE_HELD: (Token.QUEUE_HELD, "Its queue is held.", "An admin can release the queue."),
+    HoldCause.UNPLACEABLE: (
+        Token.UNPLACEABLE,
+        "The clusters it was sent to could not place it.",
+        "Change the job, or look at the clusters, then: trainmaster resume ID",
+    ),
+}
+
+
+def _held_reason(row: Row[Any]) -> Reason:
+    token, sentence, advice = _HELD[HoldCause(row.hold_cause)]
+    if row.message:
+        sentence = f"{sentence[:-1]}: {row.message}."
+    details = {"until": row.hold_until.isoformat()} if row.hold_until is not None else {}
+    return _reason_of(token, sentence, advice.replace("ID", job_id(row.name, row.id)), **details)
+
+
+def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
+    if JobState(row.state).is_terminal:
+        told = f": {row.message}" if row.message else ""
+        return _reason_of(Token.ENDED, f"It has {row.state}{told}.")
+    last = attempts[-1] if attempts else None
+    where = f" on {last.cluster}" if last is not None else ""
+    chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
+    if row.state == JobState.RUNNING:
+        return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.")
+    heard = (
+        "its agent has it and starts the members"
+        if last is not None and last.known
+        else "the cluster's agent has not taken it yet"
+    )
+    return _reason_of(Token.BEING_PLACED, f"It was sent to a cluster{where}: {heard}{chosen}.")
+
+
+async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Queues that the caller may see, with their jobs by state."""
+    rows = [
+        row for row in await tenants.queues(tx) if caller.may_use(row.spec.path) or _leads_to(row.spec.path, caller)
+    ]
+    counts = await store.state_counts(tx, [row.id for row in rows])
+    return [queue_view(row, counts.get(row.id, {})) for row in rows]
+
+
+def _leads_to(path: str, caller: Caller) -> bool:
+    return any(own.startswith(path + "/") for own in caller.queues)
+
+
+def queue_view(row: tenants.QueueRow, counts: dict[str, int]) -> dict[str, Any]:
+    spec = row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {**spec, "isLeaf": row.is_leaf, "jobs": counts}
+
+
+async def list_classes(tx: Transaction) -> list[dict[str, Any]]:
+    return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.classes(tx)]
+
+
+async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
+    """Clusters with their contact and what their agents report."""
+    out = []
+    for row in await tenants.cluster_overview(tx):
+        spec = ClusterSpec.model_validate(row.spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+        report = None if row.report is None else CapacityReport.model_validate(row.report)
+        heard = row.contact_at is not None and row.contact_at.year > 1
+        out.append(
+            {
+                **spec,
+                "state": _cluster_state(row, heard),
+                "cordoned": row.cordoned,
+                "lastContact": row.contact_at.isoformat() if heard else None,
+                "agentVersion": row.agent_version or "",
+                "liveRuns": row.live_runs,
+                "runtime": report.runtime if report else None,
+                "scheduler": report.scheduler if report else None,
+                "capacity": _totals(report) if report else {},
+                "nodes": sum(group.count for group in report.groups) if report else 0,
+                "groups": [group.model_dump(mode="json", by_alias=True) for group in report.groups] if report else [],
+                "capabilities": list(report.capabilities) if report else [],
+            }
+        )
+    return out
+
+
+def _cluster_state(row: Row[Any], heard: bool) -> str:
+    if not heard:
+        return "never connected"
+    if not row.reachable:
+        return "unreachable"
+    return "cordoned" if row.cordoned else "ready"
+
+
+def _totals(report: CapacityReport) -> dict[str, str]:
+    total: dict[str, int] = {}
+    for group in report.groups:
+        for name, amount in group.free.items():
+            total[name] = total.get(name, 0) + amount * group.count
+    return {name: format_quantity(name, amount) for name, amount in sorted(total.items())}
+
+
+async def list_audit(tx: Transaction, cursor: str | None, limit: int, target: str | None) -> dict[str, Any]:
+    rows = await keys.audit_page(tx, read_cursor(cursor), limit + 1, target)
+    page = rows[:limit]
+    return {
+        "audit": [
+            {
+                "at": row.at.isoformat(),
+                "actor": row.actor,
+                "action": row.action,
+                "target": row.target,
+                "requestId": row.request_id,
+                "details": row.details,
+            }
+            for row in page
+        ],
+        "next": make_cursor(page[-1].id) if len(rows) > limit else None,
+    }

@@ -1,0 +1,237 @@
+"""Steering jobs: cancel, suspend, resume, retry and change, one or many at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trainmaster.dispatcher.domain import job_machine, run_machine
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store import jobs as store
+from trainmaster.dispatcher.store import runs, tenants
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.base import Name40, QueuePath, Strict
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import BadIdError, parse_job_id
+from trainmaster.protocol.jobs import LabelKey, LabelValue
+from trainmaster.protocol.states import JobState, StopCause
+
+BATCH = 1000
+
+
+class Action(StrEnum):
+    """What can be done to jobs, with the machine's function and the stop it asks of a live run."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    RETRY = "retry"
+
+    @property
+    def change(self) -> Callable[[job_machine.Job], job_machine.Job]:
+        return {
+            Action.CANCEL: job_machine.cancel,
+            Action.SUSPEND: job_machine.suspend,
+            Action.RESUME: job_machine.resume,
+            Action.RETRY: job_machine.retry,
+        }[self]
+
+    @property
+    def stop_cause(self) -> StopCause | None:
+        return {Action.CANCEL: StopCause.CANCEL, Action.SUSPEND: StopCause.SUSPEND}.get(self)
+
+
+class JobPatch(Strict):
+    """What may be changed of a job that waits."""
+
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority_class: Name40 | None = None
+
+
+class BulkFilter(Strict):
+    """Which jobs a bulk action means; all conditions must hold, and there must be one."""
+
+    queue: QueuePath | None = None
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    priority_class: Name40 | None = None
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    cluster: Name40 | None = None
+
+
+class BulkRequest(Strict):
+    filter: BulkFilter
+    dry_run: bool = False
+    patch: JobPatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """How many jobs matched and how many were changed; the others were not in a state for it."""
+
+    matched: int
+    changed: int
+
+
+async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
+    """The key of the job with this id. Raises ProblemError when there is none that the caller may see."""
+    try:
+        name, key = parse_job_id(text)
+    except BadIdError as error:
+        raise ProblemError(Code.BAD_ID, str(error)) from error
+    row = await store.view(tx, key)
+    if row is None or row.name != name or not caller.may_use(row.queue):
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    return key
+
+
+async def act(tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action) -> bool:
+    """Do it to one job; whether anything changed. Raises ProblemError WRONG_STATE when the job cannot take it."""
+    key = await find_key(tx, caller, text)
+    return await _act_on(tx, stores, caller, [key], action, strict=True) > 0
+
+
+async def patch(tx: Transaction, stores: Stores, caller: Caller, text: str, change: JobPatch) -> bool:
+    """Change one waiting job; whether anything changed."""
+    key = await find_key(tx, caller, text)
+    return await _patch_all(tx, stores, caller, [key], change, strict=True) > 0
+
+
+async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Action | None) -> BulkResult:
+    """Do it to every job that matches, in batches of one transaction each; ``action`` None means ``request.patch``."""
+    async with stores.database.transaction() as tx:
+        wanted = await to_filter(tx, caller, request.filter)
+        matched = await store.count_matching(tx, wanted)
+    if request.dry_run:
+        return BulkResult(matched, 0)
+    changed, after, batch = 0, 0, BATCH
+    while batch == BATCH:
+        async with stores.database.transaction() as tx:
+            keys = await store.matching(tx, wanted, after, BATCH)
+            batch = len(keys)
+            if not keys:
+                break
+            after = keys[-1]
+            if action is not None:
+                changed += await _act_on(tx, stores, caller, keys, action, strict=False)
+            elif request.patch is not None:
+                changed += await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
+    return BulkResult(matched, changed)
+
+
+async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
+    """The store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist."""
+    if wanted == BulkFilter():
+        raise ProblemError(Code.INVALID_PARAMETER, "the filter is empty; name at least one condition")
+    queue_ids: tuple[int, ...] | None = None
+    if wanted.queue is not None:
+        if not (await tenants.queues_by_path(tx, [wanted.queue])):
+            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}")
+        queue_ids = tuple(await tenants.queue_ids_below(tx, [wanted.queue]))
+    if not caller.is_admin:
+        own = set(await tenants.queue_ids_below(tx, caller.queues))
+        queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
+    class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
+    known = {state.value for state in JobState} | {"cancelling", "suspending"}
+    wrong = sorted(set(wanted.states) - known)
+    if wrong:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, f"there is no job state {wrong[0]!r}; there are: {', '.join(sorted(known))}"
+        )
+    return store.Filter(queue_ids, wanted.states, wanted.name, class_id, dict(wanted.labels), wanted.cluster)
+
+
+async def class_id_of(tx: Transaction, name: str) -> int:
+    classes = {row.spec.name: row.id for row in await tenants.classes(tx)}
+    if name not in classes:
+        raise ProblemError(
+            Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+        )
+    return classes[name]
+
+
+async def _act_on(
+    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action, *, strict: bool
+) -> int:
+    records = await store.lock(tx, keys)
+    live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
+    transitions: list[store.Transition] = []
+    changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
+    for key, record in records.items():
+        try:
+            after = action.change(record.job)
+        except ProblemError:
+            if strict:
+                raise
+            continue
+        if after == record.job:
+            continue
+        run = live.get(key)
+        if run is not None and action.stop_cause is not None:
+            changes.append((run, run_machine.ask_stop(run.run, action.stop_cause)))
+        transitions.append(
+            store.Transition(
+                record,
+                after,
+                kind=action.value,
+                states=(after.wish.value if after.wish else after.state.value,),
+                attempt=run.ref.attempt if run else None,
+                cluster_id=run.cluster_id if run else None,
+                actor=caller.name,
+            )
+        )
+    await store.write(tx, transitions)
+    touched = {record.cluster_id for record, _ in changes}
+    versions = await runs.raise_desired(tx, touched)
+    await runs.write(
+        tx, [runs.RunChange(record.ref, run, desired_version=versions[record.cluster_id]) for record, run in changes]
+    )
+
+    async def wake() -> None:
+        stores.jobs_changed([t.record.id for t in transitions], touched)
+
+    tx.after_commit(wake)
+    return len(transitions)
+
+
+async def _patch_all(
+    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], change: JobPatch, *, strict: bool
+) -> int:
+    class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
+    records = await store.lock(tx, keys)
+    transitions = []
+    for record in records.values():
+        if record.job.state not in (JobState.QUEUED, JobState.HELD):
+            if strict:
+                raise ProblemError(
+                    Code.WRONG_STATE, f"the job is {record.job.state}; only a queued or held job can be changed"
+                )
+            continue
+        details: dict[str, Any] = {}
+        if change.priority is not None and change.priority != record.priority:
+            details["priority"] = [record.priority, change.priority]
+        if class_id is not None and class_id != record.class_id:
+            details["priorityClass"] = change.priority_class
+        if details:
+            transitions.append(
+                store.Transition(
+                    record,
+                    record.job,
+                    kind="changed",
+                    states=(record.job.state.value,),
+                    actor=caller.name,
+                    details=details,
+                    priority=change.priority,
+                    class_id=class_id,
+                )
+            )
+    await store.write(tx, transitions)
+
+    async def wake() -> None:
+        stores.jobs_changed([t.record.id for t in transitions])
+
+    tx.after_commit(wake)
+    return len(transitions)

@@ -1,0 +1,146 @@
+"""What admins do: queues, priority classes, clusters, keys."""
+
+import hashlib
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store import tenants as store
+from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+
+KEY_PREFIX = "tmk_"
+
+
+def hash_key(secret: str) -> bytes:
+    """What is stored of an API key. Keys are 256 random bits, so a plain hash cannot be guessed back."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+async def put_queue(tx: Transaction, spec: QueueSpec) -> None:
+    """Make or change a queue. Raises ProblemError when its parent is missing or holds jobs itself, or its class is unknown."""
+    parent_id = None
+    if spec.parent is not None:
+        parent = await store.lock_queue(tx, spec.parent)
+        if parent is None:
+            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.parent!r}; make the parent first")
+        if parent.has_jobs and not parent.has_children:
+            raise ProblemError(
+                Code.IN_USE, f"queue {spec.parent!r} holds jobs of its own; a queue has either jobs or queues below it"
+            )
+        parent_id = parent.id
+    if spec.default_priority_class is not None:
+        names = [row.spec.name for row in await store.classes(tx)]
+        if spec.default_priority_class not in names:
+            raise ProblemError(
+                Code.UNKNOWN_PRIORITY_CLASS,
+                f"there is no priority class {spec.default_priority_class!r}; there are: {', '.join(names)}",
+            )
+    await store.put_queue(tx, spec, parent_id)
+
+
+async def has_queues(tx: Transaction) -> bool:
+    return bool(await store.queues(tx))
+
+
+async def delete_queue(tx: Transaction, path: str) -> None:
+    row = await store.lock_queue(tx, path)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
+    if row.has_children or row.has_jobs:
+        what = "queues below it" if row.has_children else "jobs, ended ones included"
+        raise ProblemError(Code.IN_USE, f"queue {path!r} still has {what}")
+    await store.delete_queue(tx, row.id)
+
+
+async def put_class(tx: Transaction, spec: PriorityClassSpec) -> None:
+    await store.put_class(tx, spec)
+
+
+async def delete_class(tx: Transaction, name: str) -> None:
+    found = {row.spec.name: row for row in await store.classes(tx)}.get(name)
+    if found is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no priority class {name!r}")
+    if await store.class_in_use(tx, found.id):
+        raise ProblemError(Code.IN_USE, f"jobs of priority class {name!r} exist, ended ones included")
+    await store.delete_class(tx, found.id)
+
+
+async def put_cluster(tx: Transaction, spec: ClusterSpec) -> None:
+    await store.put_cluster(tx, spec)
+
+
+async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
+    if await store.cordon(tx, name, cordoned) is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+
+
+async def delete_cluster(tx: Transaction, name: str) -> None:
+    """Remove a cluster that never had a run; others keep their history and can be cordoned."""
+    row = await store.lock_cluster(tx, name)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+    if row.has_runs:
+        raise ProblemError(Code.IN_USE, f"jobs have run on cluster {name!r}; cordon it instead")
+    await store.delete_cluster(tx, row.id)
+
+
+async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:
+    """A new API key, its secret included; only the hash is stored. ``secret`` is for installations that bring their own."""
+    cluster_id = None
+    if spec.role is KeyRole.AGENT:
+        if spec.cluster is None:
+            raise ProblemError(Code.INVALID_PARAMETER, "an agent's key needs a cluster")
+        cluster_id = await store.cluster_id(tx, spec.cluster)
+        if cluster_id is None:
+            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {spec.cluster!r}")
+    elif spec.cluster is not None:
+        raise ProblemError(Code.INVALID_PARAMETER, f"only an agent's key has a cluster, this one is for a {spec.role}")
+    if spec.role is KeyRole.USER and not spec.queues:
+        raise ProblemError(Code.INVALID_PARAMETER, "a user's key needs at least one queue")
+    if spec.role is not KeyRole.USER and spec.queues:
+        raise ProblemError(Code.INVALID_PARAMETER, f"only a user's key has queues, this one is for {spec.role}")
+    missing = sorted(set(spec.queues) - (await store.queues_by_path(tx, spec.queues)).keys())
+    if missing:
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {missing[0]!r}")
+    secret = secret or KEY_PREFIX + secrets.token_urlsafe(32)
+    expires_at = None
+    if spec.expires_in is not None:
+        expires_at = datetime.now(UTC) + timedelta(seconds=parse_duration(spec.expires_in))
+    key_id = await keys.insert(
+        tx,
+        name=spec.name,
+        key_hash=hash_key(secret),
+        hint=secret[: len(KEY_PREFIX) + 4],
+        role=spec.role,
+        queues=spec.queues,
+        cluster_id=cluster_id,
+        expires_at=expires_at,
+    )
+    return {"id": key_id, "name": spec.name, "role": spec.role.value, "key": secret}
+
+
+async def list_keys(tx: Transaction) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": row.id,
+            "name": row.name,
+            "hint": row.hint + "...",
+            "role": row.role,
+            "queues": list(row.queues),
+            "cluster": row.cluster,
+            "createdAt": row.created_at.isoformat(),
+            "expiresAt": row.expires_at.isoformat() if row.expires_at else None,
+            "revokedAt": row.revoked_at.isoformat() if row.revoked_at else None,
+        }
+        for row in await keys.listing(tx)
+    ]
+
+
+async def revoke_key(tx: Transaction, key_id: int) -> None:
+    if not await keys.revoke(tx, key_id):
+        raise ProblemError(Code.NOT_FOUND, f"there is no key {key_id}")

@@ -1,0 +1,205 @@
+"""What the dispatcher knows of each cluster's agent: sessions and leases, capacity, desired state, log streams."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.tenants import note_change
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """The outcome of a sync's claim to be the cluster's agent."""
+
+    is_current: bool
+    is_new_session: bool = False
+    is_new_holder: bool = False
+
+
+async def touch(
+    tx: Transaction, cluster_id: int, session: str, holder: str, number: int, lease_seconds: float, agent_version: str
+) -> Contact:
+    """Renew the lease of the cluster's newest session. An older session is not current; a session never seen is the newest."""
+    touched = await tx.run(
+        """
+        UPDATE cluster_contacts SET contact_at = clock_timestamp(), number = greatest(number, :number),
+               lease_until = clock_timestamp() + make_interval(secs => :lease), agent_version = :version
+        WHERE cluster_id = :cluster AND session = :session
+        """,
+        cluster=cluster_id,
+        session=session,
+        number=number,
+        lease=lease_seconds,
+        version=agent_version,
+    )
+    if touched:
+        return Contact(is_current=True)
+    row = await tx.one("SELECT holder, session FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE", id=cluster_id)
+    if row.session == session:
+        return await touch(tx, cluster_id, session, holder, number, lease_seconds, agent_version)
+    fresh = await tx.run(
+        "INSERT INTO agent_sessions (session, cluster_id, holder) VALUES (:session, :cluster, :holder) ON CONFLICT DO NOTHING",
+        session=session,
+        cluster=cluster_id,
+        holder=holder,
+    )
+    if not fresh:
+        return Contact(is_current=False)
+    new_holder = row.holder is not None and row.holder != holder
+    await tx.run(
+        """
+        UPDATE cluster_contacts SET
+            session = :session, number = :number, agent_version = :version,
+            earlier_contact_at = CASE WHEN :new_holder THEN contact_at ELSE earlier_contact_at END,
+            holder = :holder, contact_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => :lease)
+        WHERE cluster_id = :cluster
+        """,
+        cluster=cluster_id,
+        session=session,
+        holder=holder,
+        number=number,
+        lease=lease_seconds,
+        version=agent_version,
+        new_holder=new_holder,
+    )
+    await note_change(tx, "contact", cluster_id)
+    return Contact(is_current=True, is_new_session=True, is_new_holder=new_holder)
+
+
+async def is_current(tx: Transaction, cluster_id: int, session: str) -> bool:
+    row = await tx.first("SELECT session FROM cluster_contacts WHERE cluster_id = :id", id=cluster_id)
+    return row is not None and row.session == session
+
+
+async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]) -> None:
+    await tx.run(
+        """
+        INSERT INTO capacity (cluster_id, report, received_at) VALUES (:cluster, CAST(:report AS jsonb), now())
+        ON CONFLICT (cluster_id) DO UPDATE SET report = excluded.report, received_at = excluded.received_at
+        """,
+        cluster=cluster_id,
+        report=dumps(report),
+    )
+    await note_change(tx, "capacity", cluster_id)
+
+
+async def has_capacity(tx: Transaction, cluster_id: int) -> bool:
+    return await tx.first("SELECT 1 FROM capacity WHERE cluster_id = :id", id=cluster_id) is not None
+
+
+async def installation(tx: Transaction) -> Row[Any]:
+    return await tx.one("SELECT id, store_epoch FROM installation")
+
+
+async def desired_version(tx: Transaction, cluster_id: int) -> int:
+    row = await tx.first("SELECT version FROM cluster_desired WHERE cluster_id = :id", id=cluster_id)
+    return 0 if row is None else int(row.version)
+
+
+async def placement_timeout(tx: Transaction, cluster_id: int) -> str:
+    """How long a run may wait for its gang minimum on this cluster, as a duration."""
+    row = await tx.first("SELECT spec->>'placementTimeout' AS timeout FROM clusters WHERE id = :id", id=cluster_id)
+    return "5m" if row is None or row.timeout is None else str(row.timeout)
+
+
+async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
+    """Runs to start or stop that changed after a version. Those that the agent has accepted are its own to remember."""
+    return await tx.all(
+        """
+        SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
+               j.name, q.path AS queue, s.spec
+        FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id JOIN job_specs s ON s.id = j.spec_id
+        WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.state IN ('leased', 'stopping')
+        ORDER BY r.job_id
+        """,
+        cluster=cluster_id,
+        after=after,
+    )
+
+
+async def desired_streams(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
+    return await tx.all(
+        """
+        SELECT s.id, s.job_id, s.attempt, s.options, j.name FROM log_streams s JOIN jobs j ON j.id = s.job_id
+        WHERE s.cluster_id = :cluster AND s.desired_version > :after AND s.expires_at > now()
+        """,
+        cluster=cluster_id,
+        after=after,
+    )
+
+
+async def open_stream(
+    tx: Transaction,
+    stream: str,
+    *,
+    cluster_id: int,
+    job_id: int,
+    attempt: int,
+    options: dict[str, Any],
+    desired: int,
+    seconds: float,
+) -> None:
+    await tx.run(
+        """
+        INSERT INTO log_streams (id, cluster_id, job_id, attempt, options, desired_version, expires_at)
+        VALUES (:id, :cluster, :job, :attempt, CAST(:options AS jsonb), :version, now() + make_interval(secs => :seconds))
+        """,
+        id=stream,
+        cluster=cluster_id,
+        job=job_id,
+        attempt=attempt,
+        options=dumps(options),
+        version=desired,
+        seconds=seconds,
+    )
+
+
+async def keep_stream(tx: Transaction, stream: str, seconds: float) -> bool:
+    touched = await tx.run(
+        "UPDATE log_streams SET expires_at = now() + make_interval(secs => :seconds) WHERE id = :id",
+        id=stream,
+        seconds=seconds,
+    )
+    return touched > 0
+
+
+async def stream_is_open(tx: Transaction, stream: str, cluster_id: int) -> bool:
+    row = await tx.first(
+        "SELECT 1 FROM log_streams WHERE id = :id AND cluster_id = :cluster AND expires_at > now()",
+        id=stream,
+        cluster=cluster_id,
+    )
+    return row is not None
+
+
+async def close_stream(tx: Transaction, stream: str) -> None:
+    await tx.run("DELETE FROM log_streams WHERE id = :id OR expires_at < now() - interval '1 minute'", id=stream)
+
+
+async def beat(tx: Transaction, lease_seconds: float) -> None:
+    """An api is serving. After a gap longer than a lease the service counts as newly up."""
+    await tx.run(
+        """
+        UPDATE installation SET
+            up_since = CASE WHEN seen_at < clock_timestamp() - make_interval(secs => :lease) THEN clock_timestamp()
+                            ELSE up_since END,
+            seen_at = clock_timestamp()
+        """,
+        lease=lease_seconds,
+    )
+
+
+async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
+    """Whether agents have had at least one lease's time to reach an api since the service was last away."""
+    row = await tx.one(
+        """
+        SELECT seen_at > clock_timestamp() - make_interval(secs => :lease)
+           AND up_since < clock_timestamp() - make_interval(secs => :lease) AS back
+        FROM installation
+        """,
+        lease=lease_seconds,
+    )
+    return bool(row.back)

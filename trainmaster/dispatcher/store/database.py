@@ -1,0 +1,164 @@
+"""The connection to Postgres: pools, short transactions with time-outs, and the one place that maps its errors."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from sqlalchemy import Row as Row
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+
+_SETTINGS = (
+    "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
+    " -c application_name=trainmaster"
+)
+_RETRIED = {"40001", "40P01"}  # serialization failure, deadlock
+
+
+class StoreAwayError(ProblemError):
+    """Postgres cannot be reached or is stopping; nothing that was not acknowledged has happened for certain."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Code.STORE_AWAY, detail, retry_after=1.0)
+
+
+class DuplicateError(TrainmasterError):
+    """A row with this key exists already."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(constraint)
+        self.constraint = constraint
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlstate", None) or ""
+
+
+def map_error(error: Exception) -> Exception:
+    """The error of our own tree for one of the driver's; others are given back as they are."""
+    if isinstance(error, PoolTimeoutError):
+        return ProblemError(Code.TOO_BUSY, "all connections to the store are in use", retry_after=1.0)
+    if isinstance(error, DBAPIError):
+        state = _sqlstate(error)
+        if state == "23505":
+            diag = getattr(error.orig, "diag", None)
+            return DuplicateError(getattr(diag, "constraint_name", "") or "")
+        # 57P0x: the server is going down or starting; 57014 and 55P03: a time-out of ours; 08: the connection is gone.
+        gone = error.connection_invalidated or state[:2] == "08" or state in ("57P01", "57P02", "57P03", "53300")
+        if gone or (isinstance(error, OperationalError | InterfaceError) and not state):
+            return StoreAwayError("Postgres does not answer; try again in a moment")
+        if state in ("55P03", "57014") or state in _RETRIED:
+            return ProblemError(Code.TOO_BUSY, "the store took too long for this; try again", retry_after=1.0)
+    if isinstance(error, OSError | asyncio.TimeoutError):
+        return StoreAwayError("Postgres does not answer; try again in a moment")
+    return error
+
+
+class Transaction:
+    """One open transaction. Queries are named functions of the store's modules that take it first."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection = connection
+        self._after: list[Callable[[], Awaitable[None]]] = []
+
+    async def all(self, sql: str, **parameters: Any) -> Sequence[Row[Any]]:
+        return (await self.connection.execute(text(sql), parameters)).all()
+
+    async def first(self, sql: str, **parameters: Any) -> Row[Any] | None:
+        return (await self.connection.execute(text(sql), parameters)).first()
+
+    async def one(self, sql: str, **parameters: Any) -> Row[Any]:
+        return (await self.connection.execute(text(sql), parameters)).one()
+
+    async def run(self, sql: str, **parameters: Any) -> int:
+        """Execute without rows; how many rows were touched."""
+        return (await self.connection.execute(text(sql), parameters)).rowcount
+
+    async def copy(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """COPY ... FROM STDIN of many rows."""
+        raw = await self.connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                await copy.write_row(row)
+
+    def after_commit(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something once the transaction is committed, such as waking a process."""
+        self._after.append(action)
+
+    async def committed(self) -> None:
+        for action in self._after:
+            await action()
+
+
+class Database:
+    """A pool of connections to one Postgres database."""
+
+    def __init__(self, url: str, *, pool_size: int = 10, overflow: int = 10) -> None:
+        self.url = driver_url(url)
+        self.engine: AsyncEngine = create_async_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=overflow,
+            pool_timeout=5,
+            pool_recycle=1800,
+            json_serializer=dumps,
+            json_deserializer=orjson.loads,
+            connect_args={"options": _SETTINGS, "connect_timeout": 5},
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction that commits at the end; foreign errors leave it mapped to our own."""
+        try:
+            async with self.engine.connect() as connection, connection.begin():
+                transaction = Transaction(connection)
+                yield transaction
+            await transaction.committed()
+        except (DBAPIError, PoolTimeoutError, OSError) as error:
+            mapped = map_error(error)
+            if mapped is error:
+                raise
+            raise mapped from error
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    async def ping(self) -> None:
+        """Raise StoreAwayError unless Postgres answers."""
+        async with self.transaction() as tx:
+            await tx.one("SELECT 1")
+
+
+async def to_epoch(tx: Transaction) -> float:
+    """The transaction's time by the database clock, in seconds since the epoch."""
+    return float((await tx.one("SELECT extract(epoch FROM now())::float8 AS now")).now)
+
+
+def dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def driver_url(url: str) -> str:
+    """The URL with the driver that is used here, whichever common scheme it was given in."""
+    for scheme in ("postgres://", "postgresql://"):
+        if url.startswith(scheme):
+            return "postgresql+psycopg://" + url[len(scheme) :]
+    return url
+
+
+def rows_to_arrays(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Rows turned into one list per column, as ``unnest`` takes them."""
+    return {column: [row[column] for row in rows] for column in columns}
+
+
+def process_name(kind: str) -> str:
+    """A name for this process that is unique enough for people to find it."""
+    return f"{kind}@{os.uname().nodename}:{os.getpid()}"

@@ -1,0 +1,276 @@
+"""Runs: one attempt of a job on one cluster each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.dispatcher.domain.run_machine import Run
+from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.tables import LIVE_RUN
+from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.states import RunState, StopCause
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run's row as the services see it."""
+
+    ref: RunRef
+    cluster_id: int
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A run's new value. ``result`` and ``placement`` stay as they are when None; ``desired_version`` likewise."""
+
+    ref: RunRef
+    run: Run
+    result: dict[str, Any] | None = None
+    placement: dict[str, dict[str, int]] | None = None
+    desired_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be leased to a cluster."""
+
+    ref: RunRef
+    cluster_id: int
+    digest: int
+    desired_version: int
+    disconnect_seconds: float | None
+    sizes: dict[str, int]
+    assumed: dict[str, dict[str, int]]
+    decision: dict[str, Any]
+
+
+def _record(row: Row[Any]) -> RunRecord:
+    return RunRecord(
+        RunRef(row.job_id, row.attempt),
+        row.cluster_id,
+        Run(
+            state=RunState(row.state),
+            generation=row.generation,
+            seq=row.seq,
+            known=row.known,
+            stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
+        ),
+    )
+
+
+_COLUMNS = "job_id, attempt, cluster_id, state, generation, seq, known, stop_cause"
+
+
+async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecord]:
+    """These runs, locked in order."""
+    wanted = sorted(set(refs))
+    rows = await tx.all(
+        f"""
+        SELECT {_COLUMNS} FROM runs
+        WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+        ORDER BY job_id, attempt FOR UPDATE
+        """,
+        jobs=[ref.job_key for ref in wanted],
+        attempts=[ref.attempt for ref in wanted],
+    )
+    return {RunRef(row.job_id, row.attempt): _record(row) for row in rows}
+
+
+async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRecord]:
+    """The live run of each of these jobs, locked in order."""
+    rows = await tx.all(
+        f"SELECT {_COLUMNS} FROM runs WHERE job_id = ANY(:jobs) AND {LIVE_RUN} ORDER BY job_id FOR UPDATE",
+        jobs=sorted(set(job_ids)),
+    )
+    return {row.job_id: _record(row) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A live run that an agent has reported, with the name of its job."""
+
+    ref: RunRef
+    job_name: str
+
+
+async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> list[HeldRun]:
+    """Live runs that this holder of the cluster's records has reported; those of a holder before it are left out."""
+    rows = await tx.all(
+        """
+        SELECT r.job_id, r.attempt, j.name FROM runs r JOIN jobs j ON j.id = r.job_id
+        JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
+        WHERE r.cluster_id = :cluster AND r.known AND c.holder = :holder
+          AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')
+          AND (c.earlier_contact_at IS NULL OR r.leased_at > c.earlier_contact_at)
+        """,
+        cluster=cluster_id,
+        holder=holder,
+    )
+    return [HeldRun(RunRef(row.job_id, row.attempt), row.name) for row in rows]
+
+
+async def digest_of_cluster(tx: Transaction, cluster_id: int) -> tuple[int, int]:
+    """Number and XOR of the fingerprints of the live runs that the agent has reported."""
+    row = await tx.one(
+        f"""
+        SELECT count(*) AS many, coalesce(bit_xor(digest), 0) AS digest
+        FROM runs WHERE cluster_id = :cluster AND known AND {LIVE_RUN}
+        """,
+        cluster=cluster_id,
+    )
+    return int(row.many), int(row.digest)
+
+
+async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
+    await tx.run(
+        """
+        INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
+                          decision)
+        SELECT job_id, attempt, cluster_id, 'leased', desired_version, digest, disconnect, sizes::jsonb, assumed::jsonb,
+               decision::jsonb
+        FROM unnest(
+            CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:clusters AS int[]), CAST(:versions AS bigint[]),
+            CAST(:digests AS bigint[]), CAST(:disconnects AS float8[]), CAST(:sizes AS text[]), CAST(:assumed AS text[]),
+            CAST(:decisions AS text[])
+        ) AS n(job_id, attempt, cluster_id, desired_version, digest, disconnect, sizes, assumed, decision)
+        """,
+        jobs=[run.ref.job_key for run in fresh],
+        attempts=[run.ref.attempt for run in fresh],
+        clusters=[run.cluster_id for run in fresh],
+        versions=[run.desired_version for run in fresh],
+        digests=[run.digest for run in fresh],
+        disconnects=[run.disconnect_seconds for run in fresh],
+        sizes=[dumps(run.sizes) for run in fresh],
+        assumed=[dumps(run.assumed) for run in fresh],
+        decisions=[dumps(run.decision) for run in fresh],
+    )
+
+
+async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
+    """Store changed runs. The rows must be locked."""
+    if not changes:
+        return
+    await tx.run(
+        """
+        UPDATE runs SET
+            state = n.state::run_state, generation = n.generation, seq = n.seq, known = n.known,
+            stop_cause = n.stop_cause::stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
+            result = coalesce(n.result::jsonb, runs.result), placement = coalesce(n.placement::jsonb, runs.placement),
+            started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
+                              ELSE runs.started_at END,
+            ended_at = CASE WHEN n.over THEN coalesce(runs.ended_at, now()) END
+        FROM unnest(
+            CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:states AS text[]), CAST(:generations AS int[]),
+            CAST(:seqs AS int[]), CAST(:knowns AS bool[]), CAST(:causes AS text[]), CAST(:versions AS bigint[]),
+            CAST(:results AS text[]), CAST(:placements AS text[]), CAST(:overs AS bool[])
+        ) AS n(job_id, attempt, state, generation, seq, known, stop_cause, desired_version, result, placement, over)
+        WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        """,
+        jobs=[change.ref.job_key for change in changes],
+        attempts=[change.ref.attempt for change in changes],
+        states=[change.run.state.value for change in changes],
+        generations=[change.run.generation for change in changes],
+        seqs=[change.run.seq for change in changes],
+        knowns=[change.run.known for change in changes],
+        causes=[None if change.run.stop_cause is None else change.run.stop_cause.value for change in changes],
+        versions=[change.desired_version for change in changes],
+        results=[None if change.result is None else dumps(change.result) for change in changes],
+        placements=[None if change.placement is None else dumps(change.placement) for change in changes],
+        overs=[change.run.state.is_terminal for change in changes],
+    )
+
+
+async def raise_desired(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int, int]:
+    """The next desired version of each cluster. Call it as late as possible: the rows stay locked until the commit.
+
+    Rows are locked in order, so that two callers never wait for each other.
+    """
+    wanted = sorted(set(cluster_ids))
+    if not wanted:
+        return {}
+    rows = await tx.all(
+        """
+        WITH locked AS (SELECT cluster_id FROM cluster_desired WHERE cluster_id = ANY(:ids) ORDER BY cluster_id FOR UPDATE)
+        UPDATE cluster_desired AS d SET version = d.version + 1 FROM locked WHERE d.cluster_id = locked.cluster_id
+        RETURNING d.cluster_id, d.version
+        """,
+        ids=wanted,
+    )
+    return {row.cluster_id: row.version for row in rows}
+
+
+async def of_job(tx: Transaction, job_id: int) -> Sequence[Row[Any]]:
+    """All runs of a job, in order, for people."""
+    return await tx.all(
+        """
+        SELECT r.attempt, c.name AS cluster, r.cluster_id, r.state, r.leased_at, r.started_at, r.ended_at, r.result,
+               r.decision, coalesce(r.placement, r.assumed) AS placement, r.known
+        FROM runs r JOIN clusters c ON c.id = r.cluster_id WHERE r.job_id = :job ORDER BY r.attempt
+        """,
+        job=job_id,
+    )
+
+
+async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
+    """Live runs that may be given up: their disconnect limit and a margin have passed since the cluster's last contact.
+
+    Nothing is given up unless an api has been in contact with Postgres without a gap for at least one lease, which the caller
+    checks with ``service_is_back``.
+    """
+    rows = await tx.all(
+        """
+        SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
+        FROM runs r JOIN cluster_contacts c USING (cluster_id)
+        WHERE r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping') AND r.disconnect_seconds IS NOT NULL
+          AND c.lease_until < now()
+          AND greatest(c.contact_at, r.leased_at) + make_interval(secs => r.disconnect_seconds + :margin) < now()
+        """,
+        margin=margin_seconds,
+    )
+    return [_record(row) for row in rows]
+
+
+async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
+    """Live runs held by an agent whose records are gone (a later session has another holder) and whose members must be dead."""
+    rows = await tx.all(
+        """
+        SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
+        FROM runs r JOIN cluster_contacts c USING (cluster_id)
+        WHERE r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping') AND r.disconnect_seconds IS NOT NULL
+          AND r.known AND c.earlier_contact_at IS NOT NULL AND r.leased_at <= c.earlier_contact_at
+          AND c.earlier_contact_at + make_interval(secs => r.disconnect_seconds + :margin) < now()
+        """,
+        margin=margin_seconds,
+    )
+    return [_record(row) for row in rows]
+
+
+async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, int, int, str]]) -> None:
+    """Keep the last output of members: role, index, byte offset of the start, text."""
+    await tx.run(
+        """
+        INSERT INTO run_tails (job_id, attempt, role, index, start, data)
+        SELECT :job, :attempt, role, index, start, data
+        FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:starts AS bigint[]), CAST(:data AS text[]))
+             AS n(role, index, start, data)
+        ON CONFLICT (job_id, attempt, role, index) DO UPDATE SET start = excluded.start, data = excluded.data
+        """,
+        job=ref.job_key,
+        attempt=ref.attempt,
+        roles=[tail[0] for tail in tails],
+        indexes=[tail[1] for tail in tails],
+        starts=[tail[2] for tail in tails],
+        data=[tail[3].replace("\x00", "�") for tail in tails],
+    )
+
+
+async def tails(tx: Transaction, ref: RunRef) -> Sequence[Row[Any]]:
+    """The kept output of a run's members."""
+    return await tx.all(
+        "SELECT role, index, start, data FROM run_tails WHERE job_id = :job AND attempt = :attempt ORDER BY role, index",
+        job=ref.job_key,
+        attempt=ref.attempt,
+    )

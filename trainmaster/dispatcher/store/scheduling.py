@@ -1,0 +1,209 @@
+"""What the scheduler reads and writes: leadership, the change feed, its view of jobs and clusters, its reasons."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.dispatcher.store.database import Transaction, dumps
+
+
+async def take_lead(tx: Transaction, holder: str, seconds: float) -> int | None:
+    """Become the leader if nobody is; the new token, higher than any before."""
+    row = await tx.first(
+        """
+        UPDATE leadership SET token = token + 1, holder = :holder,
+               expires_at = clock_timestamp() + make_interval(secs => :seconds)
+        WHERE expires_at < clock_timestamp() RETURNING token
+        """,
+        holder=holder,
+        seconds=seconds,
+    )
+    return None if row is None else int(row.token)
+
+
+async def keep_lead(tx: Transaction, token: int, seconds: float) -> bool:
+    touched = await tx.run(
+        """
+        UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds) WHERE token = :token
+        """,
+        token=token,
+        seconds=seconds,
+    )
+    return touched > 0
+
+
+async def leave_lead(tx: Transaction, token: int) -> None:
+    await tx.run("UPDATE leadership SET expires_at = clock_timestamp() WHERE token = :token", token=token)
+
+
+async def is_lead(tx: Transaction, token: int) -> bool:
+    """Whether this token still leads. The row stays locked against a take-over until the transaction ends."""
+    return await tx.first("SELECT 1 FROM leadership WHERE token = :token FOR SHARE", token=token) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cursor:
+    """How far the feed has been read: everything of transactions below ``xid``."""
+
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Changes since a cursor. ``unsettled`` says that newer ones are committed but may still be overtaken by older ones."""
+
+    cursor: Cursor
+    job_ids: tuple[int, ...]
+    others: tuple[tuple[str, int], ...]
+    unsettled: bool
+
+
+async def start_cursor(tx: Transaction) -> Cursor:
+    """Where to read on after loading everything in this same snapshot."""
+    row = await tx.one("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin")
+    return Cursor(int(row.xmin))
+
+
+async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
+    """Changes by transactions from the cursor on that can no longer be overtaken.
+
+    A row is taken only when every transaction that began before its own has ended (its xid is below the snapshot's xmin), so a
+    commit that comes late is never skipped, whatever the order of commits. One statement, hence one snapshot.
+    """
+    rows = await tx.all(
+        """
+        WITH snapshot AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin)
+        SELECT 'job' AS kind, e.job_id AS ref, e.xid < (SELECT xmin FROM snapshot) AS settled
+        FROM events e WHERE e.xid >= CAST(CAST(:cursor AS text) AS xid8)
+        UNION
+        SELECT c.kind, c.ref, c.xid < (SELECT xmin FROM snapshot)
+        FROM changes c WHERE c.xid >= CAST(CAST(:cursor AS text) AS xid8)
+        UNION ALL
+        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), true
+        """,
+        cursor=str(cursor.xid),
+    )
+    jobs, others, unsettled, xmin = [], [], False, cursor.xid
+    for row in rows:
+        if row.kind == "xmin":
+            xmin = int(row.ref)
+        elif not row.settled:
+            unsettled = True
+        elif row.kind == "job":
+            jobs.append(row.ref)
+        else:
+            others.append((row.kind, row.ref))
+    return Feed(Cursor(xmin), tuple(jobs), tuple(others), unsettled)
+
+
+_JOBS = """
+    SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
+           extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
+           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state, r.sizes, coalesce(r.placement, r.assumed) AS placement
+    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')
+"""
+
+
+async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """Rows of these jobs with their live run, as they are now."""
+    return await tx.all(f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
+
+
+async def live_jobs(tx: Transaction) -> Sequence[Row[Any]]:
+    """Rows of all jobs that have not ended."""
+    return await tx.all(f"{_JOBS} WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')")
+
+
+async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    return await tx.all("SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=list(ids))
+
+
+async def clusters(tx: Transaction) -> Sequence[Row[Any]]:
+    return await tx.all(
+        """
+        SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
+        """
+    )
+
+
+async def leases(tx: Transaction) -> Sequence[Row[Any]]:
+    """Seconds left of each cluster's session lease."""
+    return await tx.all(
+        """
+        SELECT cluster_id, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds_left
+        FROM cluster_contacts WHERE lease_until > '-infinity'
+        """
+    )
+
+
+async def cool_downs(tx: Transaction) -> Sequence[Row[Any]]:
+    """Clusters left out for a job; each row until its own end."""
+    return await tx.all("SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")
+
+
+async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, str]]) -> None:
+    """Leave clusters out for jobs: job, cluster, seconds, reason."""
+    await tx.run(
+        """
+        INSERT INTO cool_downs (job_id, cluster_id, until, reason)
+        SELECT job_id, cluster_id, now() + make_interval(secs => seconds), reason
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:clusters AS int[]), CAST(:seconds AS float8[]), CAST(:reasons AS text[]))
+             AS n(job_id, cluster_id, seconds, reason)
+        ON CONFLICT (job_id, cluster_id) DO UPDATE SET until = excluded.until, reason = excluded.reason
+        """,
+        jobs=[row[0] for row in rows],
+        clusters=[row[1] for row in rows],
+        seconds=[row[2] for row in rows],
+        reasons=[row[3][:1000] for row in rows],
+    )
+
+
+async def drop_old_cool_downs(tx: Transaction) -> int:
+    return await tx.run("DELETE FROM cool_downs WHERE until < now()")
+
+
+async def save_reasons(
+    tx: Transaction, rows: Sequence[tuple[int, int, int, list[int], dict[str, Any]]], cycle: int
+) -> None:
+    """Store the reasons of classes that changed: queue, class, shape, clusters left out, reason."""
+    if not rows:
+        return
+    await tx.run(
+        """
+        INSERT INTO class_reasons (queue_id, class_id, shape_id, avoided, reason, cycle, at)
+        SELECT queue_id, class_id, shape_id, CAST(string_to_array(avoided, ',') AS int[]), reason::jsonb, :cycle, now()
+        FROM unnest(CAST(:queues AS int[]), CAST(:classes AS smallint[]), CAST(:shapes AS int[]), CAST(:avoided AS text[]),
+                    CAST(:reasons AS text[])) AS n(queue_id, class_id, shape_id, avoided, reason)
+        WHERE queue_id IN (SELECT id FROM queues) AND class_id IN (SELECT id FROM priority_classes)
+        ON CONFLICT (queue_id, class_id, shape_id, avoided)
+        DO UPDATE SET reason = excluded.reason, cycle = excluded.cycle, at = excluded.at
+        """,
+        queues=[row[0] for row in rows],
+        classes=[row[1] for row in rows],
+        shapes=[row[2] for row in rows],
+        avoided=[",".join(map(str, row[3])) for row in rows],
+        reasons=[dumps(row[4]) for row in rows],
+        cycle=cycle,
+    )
+
+
+async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int) -> Row[Any] | None:
+    """The last stored reason of a job's class, with regard to the clusters that are left out for that job now."""
+    return await tx.first(
+        """
+        WITH own AS (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
+                     FROM cool_downs WHERE job_id = :job AND until > now())
+        SELECT r.reason, r.cycle, r.at FROM class_reasons r, own
+        WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
+        """,
+        queue=queue_id,
+        shape=shape_id,
+        job=job_id,
+        **{"class": class_id},
+    )
+
+
+async def make_partitions(tx: Transaction, sql: str) -> None:
+    await tx.run(sql)

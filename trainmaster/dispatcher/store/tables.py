@@ -1,0 +1,369 @@
+"""The tables. Hot rows are narrow; specs are insert-only; events are partitioned by day.
+
+Migrations in ``trainmaster/migrations`` make them; a test holds the two together.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    Enum,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.types import UserDefinedType
+
+from trainmaster.protocol.states import (
+    ClusterKind,
+    HoldCause,
+    JobState,
+    KeyRole,
+    RunState,
+    StopCause,
+    Wish,
+)
+
+
+class Xid8(UserDefinedType[str]):
+    """A 64-bit transaction id, by which the change feed orders what has been committed for certain."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _enum(members: type, name: str) -> Enum:
+    return Enum(*[member.value for member in members], name=name)  # type: ignore[attr-defined]
+
+
+def _now() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def _xid() -> Column[object]:
+    return Column("xid", Xid8(), nullable=False, server_default=text("pg_current_xact_id()"))
+
+
+LIVE_RUN = "state IN ('leased', 'accepted', 'pending', 'running', 'stopping')"
+WAITING_JOB = "state IN ('held', 'queued')"
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("id", Uuid(), nullable=False, server_default=func.gen_random_uuid()),
+    Column("store_epoch", Integer, nullable=False, server_default=text("1")),
+    Column("up_since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _now(),
+    CheckConstraint("one", name="one"),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("token", BigInteger, nullable=False, server_default=text("0")),
+    Column("holder", Text, nullable=False, server_default=text("''")),
+    Column("expires_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    CheckConstraint("one", name="one"),
+)
+
+priority_classes = Table(
+    "priority_classes",
+    metadata,
+    Column("id", SmallInteger, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("value", Integer, nullable=False),
+    Column("is_default", Boolean, nullable=False, server_default=text("false")),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("path", Text, nullable=False, unique=True),
+    Column("parent_id", Integer, ForeignKey("queues.id"), index=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+clusters = Table(
+    "clusters",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("kind", _enum(ClusterKind, "cluster_kind"), nullable=False),
+    Column("spec", JSONB(), nullable=False),
+    Column("cordoned", Boolean, nullable=False, server_default=text("false")),
+    _now(),
+)
+
+agent_sessions = Table(
+    "agent_sessions",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("holder", Text, nullable=False),
+    _now(),
+)
+
+cluster_contacts = Table(
+    "cluster_contacts",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("session", Text),
+    Column("holder", Text),
+    Column("number", BigInteger, nullable=False, server_default=text("0")),
+    Column("lease_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("contact_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("earlier_contact_at", DateTime(timezone=True)),
+    Column("agent_version", Text, nullable=False, server_default=text("''")),
+    comment="Rewritten at each sync, hence apart from clusters. earlier_contact_at: last contact of the holder before this one.",
+)
+
+cluster_desired = Table(
+    "cluster_desired",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
+    comment="The row's lock makes the order of versions the order of commits.",
+)
+
+capacity = Table(
+    "capacity",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("report", JSONB(), nullable=False),
+    Column("received_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("hint", Text, nullable=False),
+    Column("role", _enum(KeyRole, "key_role"), nullable=False),
+    Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), index=True),
+    _now(),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("api_key_id", Integer, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    _now(),
+    PrimaryKeyConstraint("api_key_id", "route", "key"),
+    Index(None, "created_at"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("api_key_id", Integer),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("request_id", Text, nullable=False, server_default=text("''")),
+    Column("details", JSONB(), nullable=False, server_default=text("'{}'")),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _xid(),
+    Column("kind", Text, nullable=False),
+    Column("ref", BigInteger, nullable=False),
+    _now(),
+    Index(None, "xid", "id"),
+    comment="The feed of everything the scheduler reads beside jobs: queues, classes, clusters, capacity.",
+)
+
+shapes = Table(
+    "shapes",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("body", JSONB(), nullable=False),
+)
+
+job_specs = Table(
+    "job_specs",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("spec", JSONB(), nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("version", Integer, nullable=False, server_default=text("1")),
+    Column("name", Text, nullable=False),
+    Column("queue_id", Integer, ForeignKey("queues.id"), nullable=False),
+    Column("class_id", SmallInteger, ForeignKey("priority_classes.id"), nullable=False),
+    Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+    Column("shape_id", Integer, nullable=False),
+    Column("spec_id", BigInteger, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("submitted_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("state", _enum(JobState, "job_state"), nullable=False),
+    Column("hold_cause", _enum(HoldCause, "hold_cause")),
+    Column("hold_until", DateTime(timezone=True)),
+    Column("wish", _enum(Wish, "wish")),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("retries_used", SmallInteger, nullable=False, server_default=text("0")),
+    Column("losses", SmallInteger, nullable=False, server_default=text("0")),
+    Column("returns", SmallInteger, nullable=False, server_default=text("0")),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("labels", JSONB()),
+    Index("ix_jobs_waiting", "queue_id", postgresql_where=text(WAITING_JOB)),
+    Index("ix_jobs_live", "id", postgresql_where=text("state NOT IN ('succeeded', 'failed', 'cancelled')")),
+    Index("ix_jobs_release", "hold_until", postgresql_where=text("state = 'held' AND hold_until IS NOT NULL")),
+    Index("ix_jobs_queue", "queue_id", "id"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("cluster_id", Integer, ForeignKey("clusters.id"), nullable=False),
+    Column("state", _enum(RunState, "run_state"), nullable=False),
+    Column("generation", Integer, nullable=False, server_default=text("1")),
+    Column("seq", Integer, nullable=False, server_default=text("0")),
+    Column("known", Boolean, nullable=False, server_default=text("false")),
+    Column("stop_cause", _enum(StopCause, "stop_cause")),
+    Column("desired_version", BigInteger, nullable=False),
+    Column("digest", BigInteger, nullable=False),
+    Column("disconnect_seconds", Double),
+    Column("sizes", JSONB(), nullable=False),
+    Column("assumed", JSONB(), nullable=False),
+    Column("placement", JSONB()),
+    Column("leased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("result", JSONB()),
+    Column("decision", JSONB(), nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
+    Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
+)
+
+run_tails = Table(
+    "run_tails",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("data", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt", "role", "index"),
+)
+
+cool_downs = Table(
+    "cool_downs",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    PrimaryKeyConstraint("job_id", "cluster_id"),
+    Index(None, "until"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger, Identity(), nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _xid(),
+    Column("job_id", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("states", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("attempt", Integer),
+    Column("cluster_id", Integer),
+    Column("actor", Text, nullable=False, server_default=text("''")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("details", JSONB()),
+    PrimaryKeyConstraint("at", "id"),
+    Index("ix_events_feed", "xid", "id"),
+    Index("ix_events_job", "job_id", "seq"),
+    postgresql_partition_by="RANGE (at)",
+)
+
+class_reasons = Table(
+    "class_reasons",
+    metadata,
+    Column("queue_id", Integer, ForeignKey("queues.id", ondelete="CASCADE"), nullable=False),
+    Column("class_id", SmallInteger, ForeignKey("priority_classes.id", ondelete="CASCADE"), nullable=False),
+    Column("shape_id", Integer, nullable=False),
+    Column("avoided", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("reason", JSONB(), nullable=False),
+    Column("cycle", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("queue_id", "class_id", "shape_id", "avoided"),
+)
+
+log_streams = Table(
+    "log_streams",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("options", JSONB(), nullable=False),
+    Column("desired_version", BigInteger, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index(None, "cluster_id", "desired_version"),
+    Index(None, "expires_at"),
+)
+
+__all__ = ["metadata", "LIVE_RUN", "WAITING_JOB"]

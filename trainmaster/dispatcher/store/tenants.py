@@ -1,0 +1,202 @@
+"""Queues, priority classes and clusters. Each change leaves a row in ``changes``, which the scheduler follows."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    id: int
+    parent_id: int | None
+    spec: QueueSpec
+    is_leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    id: int
+    spec: PriorityClassSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    id: int
+    spec: ClusterSpec
+    cordoned: bool
+
+
+async def note_change(tx: Transaction, kind: str, ref: int) -> None:
+    await tx.run("INSERT INTO changes (kind, ref) VALUES (:kind, :ref)", kind=kind, ref=ref)
+
+
+def _queue(row: Row[Any]) -> QueueRow:
+    return QueueRow(row.id, row.parent_id, QueueSpec.model_validate(row.spec), row.is_leaf)
+
+
+_QUEUES = "SELECT q.id, q.parent_id, q.spec, NOT EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS is_leaf FROM queues q"
+
+
+async def queues(tx: Transaction) -> list[QueueRow]:
+    return [_queue(row) for row in await tx.all(f"{_QUEUES} ORDER BY q.path")]
+
+
+async def queues_by_path(tx: Transaction, paths: Iterable[str]) -> dict[str, QueueRow]:
+    rows = await tx.all(f"{_QUEUES} WHERE q.path = ANY(:paths)", paths=sorted(set(paths)))
+    return {queue.spec.path: queue for queue in map(_queue, rows)}
+
+
+async def queue_ids_below(tx: Transaction, paths: Iterable[str]) -> list[int]:
+    """Ids of these queues and of all below them."""
+    rows = await tx.all(
+        """
+        SELECT DISTINCT q.id FROM queues q, unnest(CAST(:paths AS text[])) AS p
+        WHERE q.path = p OR starts_with(q.path, p || '/')
+        """,
+        paths=list(paths),
+    )
+    return [row.id for row in rows]
+
+
+async def put_queue(tx: Transaction, spec: QueueSpec, parent_id: int | None) -> int:
+    row = await tx.one(
+        """
+        INSERT INTO queues (path, parent_id, spec) VALUES (:path, :parent, CAST(:spec AS jsonb))
+        ON CONFLICT (path) DO UPDATE SET spec = excluded.spec RETURNING id
+        """,
+        path=spec.path,
+        parent=parent_id,
+        spec=dumps(spec.to_wire() | {"path": spec.path}),
+    )
+    await note_change(tx, "queue", row.id)
+    return int(row.id)
+
+
+async def delete_queue(tx: Transaction, queue_id: int) -> None:
+    """Remove a queue without jobs and children; the caller has checked both and holds the row."""
+    await tx.run("DELETE FROM queues WHERE id = :id", id=queue_id)
+    await note_change(tx, "queue", queue_id)
+
+
+async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
+    return await tx.first(
+        """
+        SELECT q.id, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
+               EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs
+        FROM queues q WHERE q.path = :path FOR UPDATE
+        """,
+        path=path,
+    )
+
+
+async def classes(tx: Transaction) -> list[ClassRow]:
+    rows = await tx.all("SELECT id, spec FROM priority_classes ORDER BY value DESC, name")
+    return [ClassRow(row.id, PriorityClassSpec.model_validate(row.spec)) for row in rows]
+
+
+async def put_class(tx: Transaction, spec: PriorityClassSpec) -> int:
+    """Store a class; a new default takes the place of the old one."""
+    if spec.default:
+        await tx.run(
+            "UPDATE priority_classes SET is_default = false, spec = spec - 'default' WHERE is_default AND name <> :name",
+            name=spec.name,
+        )
+    row = await tx.one(
+        """
+        INSERT INTO priority_classes (name, value, is_default, spec) VALUES (:name, :value, :default, CAST(:spec AS jsonb))
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value, is_default = excluded.is_default, spec = excluded.spec
+        RETURNING id
+        """,
+        name=spec.name,
+        value=spec.value,
+        default=spec.default,
+        spec=dumps(spec.to_wire() | {"name": spec.name, "value": spec.value}),
+    )
+    await note_change(tx, "class", row.id)
+    return int(row.id)
+
+
+async def delete_class(tx: Transaction, class_id: int) -> None:
+    await tx.run("DELETE FROM priority_classes WHERE id = :id", id=class_id)
+    await note_change(tx, "class", class_id)
+
+
+async def class_in_use(tx: Transaction, class_id: int) -> bool:
+    return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=class_id)).used)
+
+
+async def clusters(tx: Transaction) -> list[ClusterRow]:
+    rows = await tx.all("SELECT id, spec, cordoned FROM clusters ORDER BY name")
+    return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
+
+
+async def clusters_by_id(tx: Transaction, ids: Iterable[int]) -> list[ClusterRow]:
+    """These clusters, kept from being removed until the transaction ends."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return []
+    rows = await tx.all(
+        "SELECT id, spec, cordoned FROM clusters WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE", ids=wanted
+    )
+    return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
+
+
+async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
+    """Clusters with contact and number of live runs, for people."""
+    return await tx.all(
+        """
+        SELECT c.id, c.name, c.spec, c.cordoned, t.lease_until, t.contact_at, t.lease_until > now() AS reachable,
+               t.agent_version, p.report, p.received_at,
+               (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id
+                AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')) AS live_runs
+        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id
+        ORDER BY c.name
+        """
+    )
+
+
+async def cluster_id(tx: Transaction, name: str) -> int | None:
+    row = await tx.first("SELECT id FROM clusters WHERE name = :name", name=name)
+    return None if row is None else int(row.id)
+
+
+async def put_cluster(tx: Transaction, spec: ClusterSpec) -> int:
+    row = await tx.one(
+        """
+        INSERT INTO clusters (name, kind, spec) VALUES (:name, CAST(:kind AS cluster_kind), CAST(:spec AS jsonb))
+        ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, spec = excluded.spec RETURNING id
+        """,
+        name=spec.name,
+        kind=spec.cluster_kind.value,
+        spec=dumps(spec.to_wire() | {"name": spec.name}),
+    )
+    for table in ("cluster_contacts", "cluster_desired"):
+        await tx.run(f"INSERT INTO {table} (cluster_id) VALUES (:id) ON CONFLICT DO NOTHING", id=row.id)
+    await note_change(tx, "cluster", row.id)
+    return int(row.id)
+
+
+async def cordon(tx: Transaction, name: str, cordoned: bool) -> int | None:
+    row = await tx.first("UPDATE clusters SET cordoned = :on WHERE name = :name RETURNING id", name=name, on=cordoned)
+    if row is None:
+        return None
+    await note_change(tx, "cluster", row.id)
+    return int(row.id)
+
+
+async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
+    return await tx.first(
+        "SELECT id, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs FROM clusters c"
+        " WHERE name = :name FOR UPDATE",
+        name=name,
+    )
+
+
+async def delete_cluster(tx: Transaction, row_id: int) -> None:
+    await tx.run("DELETE FROM clusters WHERE id = :id", id=row_id)
+    await note_change(tx, "cluster", row_id)

@@ -1,0 +1,215 @@
+"""Whether a tenant's pod template opens a door: checked when a job is submitted and again by the agent that starts it.
+
+Pure. Kubernetes' Pod Security Standards are in ``pod_security.py``; here is what a tenant may use in a shared namespace
+and what is the agent's to set. Fields that are not known here are refused, so that a new field of Kubernetes has to be
+judged before a tenant can use it.
+"""
+
+# ruff: noqa: SIM905 -- lists of words are read more easily than one name a line
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.pod_requests import pod_requests, read_requests
+from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
+from trainmaster.protocol.untrusted import Node, is_too_large, shown
+
+__all__ = ["AdmissionPolicy", "check_pod_template", "pod_requests"]
+
+MOST_MISTAKES = 100
+"""How many mistakes are told at once: the answer must stay small, however large the template is."""
+
+_SET_BY_AGENT = frozenset(
+    "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
+    "workloadRef".split()
+)
+_POD_FIELDS = _SET_BY_AGENT | frozenset(
+    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks "
+    "ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets "
+    "initContainers nodeSelector os overhead readinessGates resourceClaims resources restartPolicy runtimeClassName "
+    "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
+    "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes".split()
+)
+_CONTAINER_FIELDS = frozenset(
+    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy "
+    "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce targetContainerName "
+    "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir".split()
+)
+_CONTEXT_FIELDS = frozenset(
+    "allowPrivilegeEscalation appArmorProfile capabilities fsGroup fsGroupChangePolicy privileged procMount "
+    "readOnlyRootFilesystem runAsGroup runAsNonRoot runAsUser seLinuxChangePolicy seLinuxOptions seccompProfile "
+    "supplementalGroups supplementalGroupsPolicy sysctls windowsOptions".split()
+)
+_RESERVED_DOMAINS = (
+    "trainmaster.dev",
+    "kueue.x-k8s.io",
+    "scheduling.k8s.io",
+    "scheduling.sigs.k8s.io",
+    "scheduling.x-k8s.io",
+    "volcano.sh",
+    "kai.scheduler",
+    "yunikorn.apache.org",
+)
+"""Domains, with all below them, whose labels and annotations schedulers obey."""
+_RESERVED_KEYS = frozenset(("applicationId", "pod-group-name", "queue", "spark-app-selector"))
+"""Keys without a domain that schedulers obey: of YuniKorn all but ``pod-group-name``, which is KAI's."""
+
+
+class AdmissionPolicy(Strict):
+    """What the tenants of a queue, or of a cluster, may put into pod templates. The default allows the least."""
+
+    level: Literal["restricted", "baseline"] = "restricted"
+    service_accounts: tuple[str, ...] = ()
+    """Service accounts that members may act as; only these may have their token mounted."""
+    secrets: tuple[str, ...] = ()
+    """Secrets that members may read, or pull images with."""
+    volume_types: tuple[str, ...] | None = None
+    """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
+    runtime_classes: tuple[str, ...] = ()
+
+
+def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy) -> tuple[Mistake, ...]:
+    """What ``policy`` refuses in a pod template (``metadata`` and ``spec``); empty when the template is allowed.
+
+    Never raises: what has the wrong shape is a mistake, too. Tells the first 100 mistakes.
+    """
+    if is_too_large(template):
+        return (Mistake(path="", message="has too many values for a pod template"),)
+    mistakes: list[Mistake] = []
+    root = Node(template, "", mistakes)
+    pod = read_pod(root)
+    _check_fields(root, pod)
+    _check_metadata(root.get("metadata"))
+    for control in RESTRICTED if policy.level == "restricted" else BASELINE:
+        if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; somebody wants to keep us busy
+            control(pod)
+    _check_service_account(pod, policy)
+    _check_secrets(pod, policy)
+    _check_volume_types(pod, policy)
+    _check_runtime_class(pod, policy)
+    _check_environment(pod)
+    _check_placement(pod.spec)
+    read_requests(pod.spec)
+    return tuple(dict.fromkeys(mistakes))[:MOST_MISTAKES]
+
+
+def _check_fields(root: Node, pod: Pod) -> None:
+    root.only(frozenset(("metadata", "spec")))
+    pod.spec.only(_POD_FIELDS)
+    for name, node in pod.spec.fields():
+        if name in _SET_BY_AGENT:
+            node.refuse("is set by the agent and must be left out")
+    if not pod.spec.get("containers").items():
+        pod.spec.get("containers").refuse("must have at least one container")
+    for container in pod.containers:
+        if not container.is_set:
+            container.refuse("must be a mapping, not null")
+        container.only(_CONTAINER_FIELDS)
+    for context in pod.contexts:
+        context.only(_CONTEXT_FIELDS)
+    for volume in pod.spec.get("volumes").items():
+        if len([name for name, _ in volume.fields() if name != "name"]) != 1:
+            volume.refuse("must have exactly one type of volume")
+
+
+def _check_metadata(metadata: Node) -> None:
+    for name, node in metadata.fields():
+        if name not in ("labels", "annotations"):
+            node.refuse("is set by the agent and must be left out; a tenant sets labels and annotations")
+            continue
+        for key, value in node.entries():
+            value.must_be_text()
+            domain, slash, _ = key.partition("/")
+            reserved = any(domain == owner or domain.endswith(f".{owner}") for owner in _RESERVED_DOMAINS)
+            if (slash and reserved) or key in _RESERVED_KEYS:
+                value.refuse("is reserved: Trainmaster and the cluster's scheduler act on it, so the agent sets it")
+
+
+def _check_service_account(pod: Pod, policy: AdmissionPolicy) -> None:
+    names = []
+    for key in ("serviceAccountName", "serviceAccount"):
+        name = pod.spec.get(key).text()
+        if name:
+            names.append(name)
+            if name != "default" and name not in policy.service_accounts:
+                pod.spec.get(key).refuse(f"service account {shown(name)} is not allowed here")
+    if all(name in policy.service_accounts for name in names or ["default"]):
+        return
+    mount = pod.spec.get("automountServiceAccountToken")
+    if mount.flag() is not False:
+        mount.refuse("must be set to false: the token of this service account may not be mounted")
+    for source in _projected(pod):
+        for kind in ("serviceAccountToken", "podCertificate"):
+            if source.get(kind).is_set:
+                source.get(kind).refuse("is not allowed: it proves to others to be this service account")
+
+
+def _projected(pod: Pod) -> Iterator[Node]:
+    for kind, source in volume_sources(pod):
+        if kind == "projected":
+            yield from source.get("sources").items()
+
+
+def _check_secrets(pod: Pod, policy: AdmissionPolicy) -> None:
+    for name in _secret_names(pod):
+        text = name.text()
+        if not text:
+            name.refuse("must name a secret")
+        elif text not in policy.secrets:
+            name.refuse(f"secret {shown(text)} is not allowed here")
+
+
+def _secret_names(pod: Pod) -> Iterator[Node]:
+    for secret in pod.spec.get("imagePullSecrets").items():
+        yield secret.get("name")
+    references = []
+    for container in pod.containers:
+        references += [source.get("secretRef") for source in container.get("envFrom").items()]
+        references += [item.get("valueFrom").get("secretKeyRef") for item in container.get("env").items()]
+    references += [source.get("secret") for source in _projected(pod)]
+    for kind, source in volume_sources(pod):
+        if kind == "secret" or source.get("secretName").is_set:
+            yield source.get("secretName")
+        references += [source.get("secretRef"), source.get("nodePublishSecretRef")]
+    for reference in references:
+        if reference.is_set:
+            yield reference.get("name")
+
+
+def _check_volume_types(pod: Pod, policy: AdmissionPolicy) -> None:
+    if policy.volume_types is None:
+        return
+    for kind, source in volume_sources(pod):
+        if kind not in policy.volume_types:
+            source.refuse("this type of volume is not allowed here")
+
+
+def _check_runtime_class(pod: Pod, policy: AdmissionPolicy) -> None:
+    runtime_class = pod.spec.get("runtimeClassName")
+    name = runtime_class.text()
+    if name is not None and name not in policy.runtime_classes:
+        runtime_class.refuse(f"runtime class {shown(name)} is not allowed here")
+
+
+def _check_environment(pod: Pod) -> None:
+    for container in pod.containers:
+        for item in container.get("env").items():
+            name = item.get("name")
+            if (name.text() or "").startswith("TRAINMASTER_"):
+                name.refuse("names that begin with TRAINMASTER_ are set by the agent")
+
+
+def _check_placement(spec: Node) -> None:
+    """What the scheduler reads of a pod beside its requests has the shape that it expects."""
+    for _, value in spec.get("nodeSelector").entries():
+        value.must_be_text()
+    for toleration in spec.get("tolerations").items():
+        if not toleration.is_set:
+            toleration.refuse("must be a mapping, not null")
+        for _, field in toleration.fields():
+            if field.path.endswith(".tolerationSeconds"):
+                field.whole()
+            else:
+                field.text()

@@ -1,0 +1,204 @@
+"""What an agent and the dispatcher say to each other: the three calls of the agent protocol.
+
+Level-triggered: each side states what it holds; losing, repeating or reordering messages changes nothing.
+``docs/reference/agent-protocol.md`` tells it in words.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import Field
+
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+
+PROTOCOL = 1
+"""The newest protocol version; the dispatcher serves this one and the one before."""
+
+
+class Taint(Lenient):
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class NodeGroup(Lenient):
+    """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
+
+    name: str
+    count: int = Field(ge=0)
+    free: Resources
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    topology: tuple[tuple[str, str], ...] = ()
+    """Ordered from wide to narrow, such as (("zone", "a"), ("rack", "r1")); the host itself is not in it."""
+
+
+class CapacityReport(Lenient):
+    """What an agent says its cluster has."""
+
+    groups: tuple[NodeGroup, ...]
+    runtime: str
+    scheduler: str
+    capabilities: tuple[str, ...] = ()
+    dies_without_agent: bool = False
+    """Whether members are sure to be dead once their deadline passes, though agent and link are gone."""
+    datasets: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()
+
+
+class RunEnd(Lenient):
+    """How a run ended."""
+
+    category: FailureCategory | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    member: str | None = None
+    message: str = ""
+
+
+class MemberReport(Lenient):
+    """One member as its runtime sees it."""
+
+    role: str
+    index: int
+    state: Literal["pending", "running", "succeeded", "failed", "stopped"]
+    node: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    restarts: int = 0
+    message: str = ""
+
+
+class RunReport(Lenient):
+    """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
+
+    run: str
+    generation: int
+    seq: int
+    state: RunState
+    message: str = ""
+    end: RunEnd | None = None
+    placement: dict[str, dict[str, int]] | None = None
+    """Members by node group and role, once they have nodes."""
+    members: tuple[MemberReport, ...] = ()
+
+
+class SyncRequest(Lenient):
+    """The agent's side of the state, sent on change and at least every third of the lease."""
+
+    protocol: int = PROTOCOL
+    session: str
+    """A random id, new with each start of the agent process."""
+    holder: str
+    """Where the agent's own records live; the same after a restart that kept them."""
+    number: int
+    """Counts the syncs of this session from 1; an answer to an older one is not used."""
+    agent_version: str = ""
+    runs: tuple[RunReport, ...] = ()
+    full: bool = False
+    """Whether ``runs`` lists every run held, not only the changed ones."""
+    held_count: int = 0
+    held_digest: int = 0
+    capacity: CapacityReport | None = None
+    epoch: str = ""
+    """Installation and store epoch as the agent last heard them."""
+
+
+class SyncAnswer(Lenient):
+    """What the dispatcher makes of a sync. The lease counts from the moment the agent sent the request."""
+
+    number: int
+    epoch: str
+    lease_seconds: float
+    settled: tuple[str, ...] = ()
+    """Runs whose end is in the store: the agent may forget them."""
+    unknown: tuple[str, ...] = ()
+    """Runs that the store does not hold as live on this cluster: stopped after two agreeing answers, one lease apart."""
+    send_full: bool = False
+    send_capacity: bool = False
+
+
+class StartRun(Lenient):
+    """A run to start, with all the agent needs."""
+
+    run: str
+    job: str
+    queue: str
+    attempt: int
+    token: int
+    generation: int
+    spec: dict[str, Any]
+    """The job specification in wire form."""
+    sizes: dict[str, int]
+    """Members per role to start."""
+    pins: dict[str, dict[str, int]] = {}
+    """Members by node group and role that the plan assumed; a hint unless the runtime places by itself."""
+    placement_timeout_seconds: float
+    disconnect_seconds: float | None = None
+    """D: every member must be dead this long after the last lease was asked for; None: they wait."""
+
+
+class StopRun(Lenient):
+    """A run to stop. SIGTERM, ``grace_seconds`` later SIGKILL."""
+
+    run: str
+    generation: int
+    cause: StopCause
+    grace_seconds: float
+
+
+class OpenStream(Lenient):
+    """A log stream that somebody follows. Ends by itself when a push is answered with ``stream-closed``."""
+
+    stream: str
+    run: str
+    roles: tuple[str, ...] = ()
+    index: int | None = None
+    follow: bool = True
+    tail_bytes: int = 65_536
+
+
+class DesiredAnswer(Lenient):
+    """What changed for this cluster after the version that was asked for."""
+
+    version: int
+    start: tuple[StartRun, ...] = ()
+    stop: tuple[StopRun, ...] = ()
+    streams: tuple[OpenStream, ...] = ()
+
+
+class LogChunk(Lenient):
+    """Output of one member from byte ``offset`` on; what is no UTF-8 is replaced."""
+
+    role: str
+    index: int
+    offset: int
+    data: str
+    next_offset: int
+    """Where the next chunk begins, in bytes of the member's own output."""
+
+
+class StreamPush(Lenient):
+    """Chunks for a follower, or, under the id of the run itself, the tail that is kept with the run."""
+
+    session: str
+    chunks: tuple[LogChunk, ...] = ()
+    end: bool = False
+
+
+def run_digest(run: RunRef) -> int:
+    """A signed 64-bit fingerprint of a run; the XOR over a set tells whether two sides hold the same set."""
+    raw = hashlib.blake2b(b"%d:%d" % run, digest_size=8).digest()
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def held_digest(runs: Iterable[RunRef]) -> int:
+    """The fingerprint of a set of runs."""
+    total = 0
+    for run in runs:
+        total ^= run_digest(run)
+    return total

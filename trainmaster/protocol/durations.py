@@ -1,0 +1,49 @@
+"""Durations as people write them: ``90s``, ``10m``, ``1h30m``, ``2d``."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_MOST = 10 * 365 * 86400.0
+
+
+def parse_duration(text: str) -> float:
+    """Seconds meant by ``text``. Raises ValueError when it is no duration or above ten years."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > _MOST:
+        raise ValueError(f"{text!r} is longer than ten years")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """At most two units, as a person would say it: ``1h30m``, ``45s``, ``0.3s``."""
+    if seconds < 0:
+        return "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    rest = round(seconds)
+    out = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if rest >= size:
+            out.append(f"{rest // size}{unit}")
+            rest %= size
+    return "".join(out[:2]) or "0s"
+
+
+def _to_text(value: object) -> object:
+    return f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check(value: str) -> str:
+    parse_duration(value)
+    return value
+
+
+Duration = Annotated[str, BeforeValidator(_to_text), AfterValidator(_check)]
+"""A duration as written; a bare number counts as seconds."""

@@ -1,0 +1,138 @@
+"""The one error tree, with stable codes.
+
+    TrainmasterError
+    ├── ProblemError           the caller's request cannot be done; becomes an RFC 9457 problem
+    │   └── (one Code each; see the enum)
+    └── UnreachableError       the dispatcher did not answer
+
+Foreign errors are mapped once, at the edge, and chained.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from trainmaster.protocol.base import Lenient
+
+
+class Code(StrEnum):
+    """Stable codes of problems, each with its HTTP status and title; ``docs/reference/errors.md`` has a section per code."""
+
+    MALFORMED_BODY = "malformed-body"
+    INVALID_SPEC = "invalid-spec"
+    INVALID_PARAMETER = "invalid-parameter"
+    BAD_ID = "bad-id"
+    BAD_CURSOR = "bad-cursor"
+    UNKNOWN_QUEUE = "unknown-queue"
+    NOT_A_LEAF = "queue-not-a-leaf"
+    QUEUE_CLOSED = "queue-closed"
+    UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
+    POD_TEMPLATE_REFUSED = "pod-template-refused"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    CONFLICT = "conflict"
+    WRONG_STATE = "wrong-state"
+    IN_USE = "in-use"
+    IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
+    IDEMPOTENCY_IN_PROGRESS = "idempotency-key-in-progress"
+    BODY_TOO_LARGE = "body-too-large"
+    QUEUE_FULL = "queue-full"
+    TOO_BUSY = "too-busy"
+    STORE_AWAY = "store-away"
+    LOGS_AWAY = "logs-away"
+    SESSION_SUPERSEDED = "session-superseded"
+    PROTOCOL_UNSUPPORTED = "protocol-unsupported"
+    STREAM_CLOSED = "stream-closed"
+    INTERNAL = "internal"
+
+    @property
+    def status(self) -> int:
+        return _STATUS[self][0]
+
+    @property
+    def headline(self) -> str:
+        return _STATUS[self][1]
+
+
+_STATUS: dict[Code, tuple[int, str]] = {
+    Code.MALFORMED_BODY: (400, "The body is not valid JSON or YAML"),
+    Code.INVALID_SPEC: (422, "The specification has mistakes"),
+    Code.INVALID_PARAMETER: (422, "A parameter is not valid"),
+    Code.BAD_ID: (404, "This is not an id"),
+    Code.BAD_CURSOR: (400, "The cursor is not valid"),
+    Code.UNKNOWN_QUEUE: (422, "The queue does not exist"),
+    Code.NOT_A_LEAF: (422, "Jobs go to queues without children"),
+    Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
+    Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
+    Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
+    Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
+    Code.FORBIDDEN: (403, "The API key has no right to do this"),
+    Code.NOT_FOUND: (404, "There is no such thing"),
+    Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
+    Code.CONFLICT: (409, "It exists already or has changed"),
+    Code.WRONG_STATE: (409, "It is not in a state for this"),
+    Code.IN_USE: (409, "It is still in use"),
+    Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
+    Code.IDEMPOTENCY_IN_PROGRESS: (409, "A request with this idempotency key is under way"),
+    Code.BODY_TOO_LARGE: (413, "The body is too large"),
+    Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),
+    Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),
+    Code.STORE_AWAY: (503, "The store is away"),
+    Code.LOGS_AWAY: (503, "Live logs are away"),
+    Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
+    Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),
+    Code.STREAM_CLOSED: (410, "Nobody follows this stream any more"),
+    Code.INTERNAL: (500, "The dispatcher made a mistake"),
+}
+
+
+class Mistake(Lenient):
+    """One mistake in a request: where it is and what is allowed."""
+
+    path: str
+    message: str
+
+
+class TrainmasterError(Exception):
+    """The root of all errors that Trainmaster raises knowingly."""
+
+
+class ProblemError(TrainmasterError):
+    """A request that cannot be done, with its stable code; nothing was changed."""
+
+    def __init__(
+        self,
+        code: Code,
+        detail: str,
+        *,
+        mistakes: tuple[Mistake, ...] = (),
+        retry_after: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.mistakes = mistakes
+        self.retry_after = retry_after
+        self.extra = dict(extra or {})
+
+    def to_problem(self, instance: str = "") -> dict[str, Any]:
+        """The RFC 9457 object."""
+        problem: dict[str, Any] = {
+            "type": f"https://trainmaster.dev/docs/reference/errors#{self.code}",
+            "title": self.code.headline,
+            "status": self.code.status,
+            "code": str(self.code),
+            "detail": self.detail,
+        }
+        if instance:
+            problem["instance"] = instance
+        if self.mistakes:
+            problem["mistakes"] = [mistake.model_dump() for mistake in self.mistakes]
+        return problem | self.extra
+
+
+class UnreachableError(TrainmasterError):
+    """The dispatcher could not be reached."""

@@ -1,0 +1,224 @@
+"""The job specification: what a user submits, in YAML or JSON, ``kind: Job``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
+from trainmaster.protocol.states import ClusterKind, FailureCategory
+
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        max_length=317, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+    ),
+]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
+EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+ResourceName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=r"^[a-zA-Z0-9./_-]+$")]
+Text = Annotated[str, StringConstraints(max_length=32_768)]
+
+MOST_MEMBERS = 10_000
+"""The largest gang: member indexes have at most five digits, and a cluster's agent creates them in one go."""
+
+
+class Port(Strict):
+    """A port that a member listens on; its number reaches every member's environment."""
+
+    name: Name12
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+
+class Toleration(Strict):
+    """As in Kubernetes: the taints a member's node may have."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class AffinityTerm(Strict):
+    """One required expression over node labels; all terms of a member must hold."""
+
+    key: LabelKey
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _values_fit_operator(self) -> Self:
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ValueError(f"operator {self.operator} needs at least one value")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise ValueError(f"operator {self.operator} takes no values")
+        if self.operator in ("Gt", "Lt") and not (len(self.values) == 1 and self.values[0].lstrip("-").isdecimal()):
+            raise ValueError(f"operator {self.operator} takes one whole number")
+        return self
+
+
+class MemberTemplate(Strict):
+    """What each member of a role runs and needs."""
+
+    image: Annotated[str, StringConstraints(max_length=1024)] = ""
+    command: tuple[Text, ...] = ()
+    args: tuple[Text, ...] = ()
+    env: dict[EnvName, Text] = Field(default_factory=dict)
+    working_dir: Text = ""
+    resources: dict[ResourceName, Quantity] = Field(default_factory=dict)
+    ports: tuple[Port, ...] = ()
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    node_affinity: tuple[AffinityTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    @field_validator("resources")
+    @classmethod
+    def _parse(cls, value: dict[str, str]) -> dict[str, str]:
+        parse_resources(value)
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name.startswith("TRAINMASTER_"):
+                raise ValueError(f"{name}: names that begin with TRAINMASTER_ are set by the agent")
+        return value
+
+    @field_validator("ports")
+    @classmethod
+    def _ports_differ(cls, value: tuple[Port, ...]) -> tuple[Port, ...]:
+        if len({port.name for port in value}) < len(value) or len({port.port for port in value}) < len(value):
+            raise ValueError("two ports of a member have the same name or number")
+        return value
+
+    @property
+    def amounts(self) -> Resources:
+        return parse_resources(self.resources)
+
+
+class Role(Strict):
+    """Identical members of a job. ``template`` says what they run, or ``podTemplate`` gives the whole pod."""
+
+    name: Name12
+    replicas: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
+    min_replicas: Annotated[int, Field(ge=0, le=MOST_MEMBERS)] | None = None
+    template: MemberTemplate | None = None
+    pod_template: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_template(self) -> Self:
+        if (self.template is None) == (self.pod_template is None):
+            raise ValueError("a role has exactly one of template and podTemplate")
+        if self.min_replicas is not None and self.min_replicas > self.replicas:
+            raise ValueError(f"minReplicas {self.min_replicas} is more than replicas {self.replicas}")
+        return self
+
+
+class Topology(Strict):
+    """How close the members must, or should, be: a level of the clusters' topology such as ``rack``."""
+
+    required: LabelKey | None = None
+    preferred: LabelKey | None = None
+    numa: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
+
+
+class Placement(Strict):
+    """Where the job may go. What is left empty does not restrict."""
+
+    clusters: tuple[Name40, ...] = ()
+    kinds: tuple[ClusterKind, ...] = ()
+    selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+
+
+_RETRIED = (
+    FailureCategory.EXIT,
+    FailureCategory.SIGNAL,
+    FailureCategory.OOM,
+    FailureCategory.EVICTED,
+    FailureCategory.NODE_LOST,
+)
+
+
+class Retries(Strict):
+    """When a failed run is tried again. Returned, preempted and lost runs use none of these."""
+
+    limit: Annotated[int, Field(ge=0, le=1000)] = 0
+    exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
+    categories: tuple[FailureCategory, ...] = _RETRIED
+    back_off: Duration = "2s"
+    most_back_off: Duration = "10m"
+
+
+class RequeueAfter(Strict):
+    """After this long without contact to the cluster the job may start elsewhere."""
+
+    requeue_after: Duration
+
+    @field_validator("requeue_after")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if parse_duration(value) < 1:
+            raise ValueError("requeueAfter is at least 1s")
+        return value
+
+
+class Notify(Strict):
+    """A webhook for transitions of this job."""
+
+    url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
+    on: tuple[Literal["running", "succeeded", "failed", "cancelled", "queued", "held", "dispatched"], ...] = (
+        "succeeded",
+        "failed",
+        "cancelled",
+    )
+
+
+class MemberFailure(Strict):
+    """What the failure of one member means: the run fails, or that member alone starts again, so many times."""
+
+    action: Literal["failRun", "restartMember"] = "failRun"
+    limit: Annotated[int, Field(ge=0, le=1000)] = 3
+
+
+class JobSpec(Strict):
+    """A whole job. Raises pydantic's ValidationError with the path of each mistake."""
+
+    kind: Literal["Job"] = "Job"
+    name: Name24
+    queue: QueuePath
+    priority_class: Name40 | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    roles: tuple[Role, ...]
+    min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
+    topology: Topology = Topology()
+    placement: Placement = Placement()
+    time_limit: Duration | None = None
+    stop_grace: Duration = "10s"
+    retries: Retries = Retries()
+    member_failure: MemberFailure = MemberFailure()
+    on_disconnect: Literal["wait"] | RequeueAfter | None = None
+    notify: Annotated[tuple[Notify, ...], Field(max_length=8)] = ()
+    suspend: bool = False
+
+    @model_validator(mode="after")
+    def _gang_fits_roles(self) -> Self:
+        # Counted here and not by pydantic, which would count roles with mistakes as missing.
+        if not 1 <= len(self.roles) <= 16:
+            raise ValueError(f"a job has 1 to 16 roles, this one has {len(self.roles)}")
+        names = [role.name for role in self.roles]
+        if len(set(names)) < len(names):
+            raise ValueError("two roles have the same name")
+        total = sum(role.replicas for role in self.roles)
+        if total > MOST_MEMBERS:
+            raise ValueError(f"the roles have {total} members together, at most {MOST_MEMBERS} are allowed")
+        if self.min_member is not None and self.min_member > total:
+            raise ValueError(f"minMember {self.min_member} is more than the {total} members of the roles")
+        return self
+
+    @property
+    def members(self) -> int:
+        return sum(role.replicas for role in self.roles)

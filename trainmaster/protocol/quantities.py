@@ -1,0 +1,94 @@
+"""Kubernetes quantities and what they are counted in.
+
+CPU is counted in thousandths of a core, everything else (bytes, devices) in whole units; both round up, as Kubernetes does.
+Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+
+Resources = dict[str, int]
+"""Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices."""
+
+_FORM = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,3}))?$")
+_SUFFIX = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_MOST = 2**62
+_LONGEST = 64
+
+
+def parse_quantity(resource: str, text: str) -> int:
+    """The amount that ``text`` means for ``resource``, in that resource's unit, rounded up.
+
+    Raises ValueError for text that is no quantity, is negative, or is beyond 2**62 units.
+    """
+    match = _FORM.match(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError(
+            f"{text[:_LONGEST]!r} is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
+        )
+    number, suffix, exponent = match.groups()
+    value = Decimal(number) * _SUFFIX.get(suffix or "", Decimal(1))
+    if exponent:
+        value = value.scaleb(int(exponent))
+    if value < 0:
+        raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
+    scaled = value * 1000 if resource == "cpu" else value
+    if scaled > _MOST:
+        raise ValueError(f"{text!r} is too large for a quantity of {resource}")
+    return int(scaled.to_integral_value(rounding="ROUND_CEILING"))
+
+
+def format_quantity(resource: str, amount: int) -> str:
+    """The amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
+    if resource == "cpu":
+        return f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if amount >= size:
+                return f"{amount / size:.2f}".rstrip("0").rstrip(".") + suffix
+    return str(amount)
+
+
+def format_resources(resources: Resources) -> str:
+    """One line for people: ``cpu 2, memory 4Gi``."""
+    return (
+        ", ".join(f"{name} {format_quantity(name, amount)}" for name, amount in sorted(resources.items())) or "nothing"
+    )
+
+
+def _to_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check(value: str) -> str:
+    parse_quantity("", value)
+    return value
+
+
+Quantity = Annotated[str, BeforeValidator(_to_text), AfterValidator(_check)]
+"""A quantity as written; numbers are taken too, as YAML gives them."""
+
+
+def parse_resources(quantities: dict[str, str]) -> Resources:
+    """Amounts by resource of a mapping of quantities; resources of amount 0 are left out."""
+    amounts = {name: parse_quantity(name, text) for name, text in quantities.items()}
+    return {name: amount for name, amount in amounts.items() if amount}

@@ -1,0 +1,113 @@
+"""Why a job is where it is: one token, its tier, a sentence, and what each cluster lacked."""
+
+from enum import StrEnum
+from typing import Any
+
+from trainmaster.protocol.base import Lenient, Timestamp
+
+
+class Tier(StrEnum):
+    """How far a job has come towards a start; the first tier that blocks is the one that is told."""
+
+    CANNOT_RUN = "cannot run as written"
+    HELD = "held"
+    QUOTA = "quota"
+    CAPACITY = "capacity"
+    PLACING = "being placed"
+    UNSEEN = "not looked at yet"
+    NONE = "not waiting"
+
+
+class Token(StrEnum):
+    """The stable code of a reason. Scripts match on these; sentences may change."""
+
+    NO_CLUSTER_ALLOWED = "NoClusterAllowed"
+    TOO_LARGE = "TooLarge"
+    NOT_SUPPORTED = "NotSupported"
+    NO_CLUSTERS = "NoClusters"
+    HELD_BY_USER = "HeldByUser"
+    SUSPENDED = "Suspended"
+    BACKING_OFF = "BackingOff"
+    START_TIME = "StartTime"
+    DEPENDENCY = "Dependency"
+    UNPLACEABLE = "Unplaceable"
+    QUEUE_HELD = "QueueHeld"
+    QUEUE_LIMIT = "QueueLimit"
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    UNREACHABLE = "ClustersUnreachable"
+    CORDONED = "ClustersCordoned"
+    COOLING_DOWN = "CoolingDown"
+    CYCLE_LIMIT = "CycleLimit"
+    BEING_PLACED = "BeingPlaced"
+    RUNNING = "Running"
+    ENDED = "Ended"
+    NOT_LOOKED_AT = "NotLookedAtYet"
+
+    @property
+    def tier(self) -> Tier:
+        return _TIERS[self]
+
+
+_TIERS = {
+    Token.NO_CLUSTER_ALLOWED: Tier.CANNOT_RUN,
+    Token.TOO_LARGE: Tier.CANNOT_RUN,
+    Token.NOT_SUPPORTED: Tier.CANNOT_RUN,
+    Token.NO_CLUSTERS: Tier.CAPACITY,
+    Token.HELD_BY_USER: Tier.HELD,
+    Token.SUSPENDED: Tier.HELD,
+    Token.BACKING_OFF: Tier.HELD,
+    Token.START_TIME: Tier.HELD,
+    Token.DEPENDENCY: Tier.HELD,
+    Token.UNPLACEABLE: Tier.HELD,
+    Token.QUEUE_HELD: Tier.HELD,
+    Token.QUEUE_LIMIT: Tier.QUOTA,
+    Token.INSUFFICIENT_CAPACITY: Tier.CAPACITY,
+    Token.UNREACHABLE: Tier.CAPACITY,
+    Token.CORDONED: Tier.CAPACITY,
+    Token.COOLING_DOWN: Tier.CAPACITY,
+    Token.CYCLE_LIMIT: Tier.UNSEEN,
+    Token.BEING_PLACED: Tier.PLACING,
+    Token.RUNNING: Tier.NONE,
+    Token.ENDED: Tier.NONE,
+    Token.NOT_LOOKED_AT: Tier.UNSEEN,
+}
+
+
+class Check(StrEnum):
+    """The filter or fit test that a cluster failed first for a class of jobs."""
+
+    NONE = "fits"
+    KIND = "kind"
+    NAME = "name"
+    SELECTOR = "selector"
+    DATASET = "dataset"
+    CAPABILITY = "capability"
+    CORDONED = "cordoned"
+    UNREACHABLE = "unreachable"
+    NO_REPORT = "noReport"
+    COOLING_DOWN = "coolingDown"
+    QUOTA = "quota"
+    NEVER_FITS = "neverFits"
+    NO_ROOM = "noRoom"
+
+
+class Verdict(Lenient):
+    """What one cluster lacked for a class of jobs, or that it was fit."""
+
+    cluster: str
+    check: Check
+    sentence: str
+    score: float | None = None
+
+
+class Reason(Lenient):
+    """The whole explanation of a job's place at one moment."""
+
+    token: Token
+    tier: Tier
+    sentence: str
+    advice: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    details: dict[str, Any] = {}
+    cycle: int | None = None
+    at: Timestamp | None = None

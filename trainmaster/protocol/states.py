@@ -1,0 +1,160 @@
+"""States that jobs and runs are in, as everyone names them."""
+
+from enum import IntEnum, StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job is. The transitions are in ``dispatcher/domain/job_machine.py``."""
+
+    HELD = "held"
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+    @property
+    def has_live_run(self) -> bool:
+        return self in (JobState.DISPATCHED, JobState.RUNNING)
+
+
+class HoldCause(StrEnum):
+    """Why a held job is held."""
+
+    DEPENDENCY = "dependency"
+    START_TIME = "startTime"
+    USER = "user"
+    SUSPENDED = "suspended"
+    BACK_OFF = "backOff"
+    UNPLACEABLE = "unplaceable"
+    QUEUE_HELD = "queueHeld"
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return self in (HoldCause.START_TIME, HoldCause.BACK_OFF, HoldCause.DEPENDENCY)
+
+
+class Wish(StrEnum):
+    """What a person has asked of a job that still has a live run; shown as its state at once."""
+
+    CANCEL = "cancelling"
+    SUSPEND = "suspending"
+
+
+class RunState(StrEnum):
+    """Where a run is. The transitions are in ``dispatcher/domain/run_machine.py``."""
+
+    LEASED = "leased"
+    ACCEPTED = "accepted"
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SUSPENDED = "suspended"
+    PREEMPTED = "preempted"
+    RETURNED = "returned"
+    LOST = "lost"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.rank == _TERMINAL_RANK
+
+    @property
+    def rank(self) -> int:
+        """Order along a run's life; all terminal states share the last rank."""
+        return _RUN_RANK[self]
+
+
+_TERMINAL_RANK = 5
+_RUN_RANK = {
+    RunState.LEASED: 0,
+    RunState.ACCEPTED: 1,
+    RunState.PENDING: 2,
+    RunState.RUNNING: 3,
+    RunState.STOPPING: 4,
+    **dict.fromkeys(
+        (
+            RunState.SUCCEEDED,
+            RunState.FAILED,
+            RunState.CANCELLED,
+            RunState.SUSPENDED,
+            RunState.PREEMPTED,
+            RunState.RETURNED,
+            RunState.LOST,
+        ),
+        _TERMINAL_RANK,
+    ),
+}
+
+
+class FailureCategory(StrEnum):
+    """What kind of failure ended a run; retry policies name these."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    OOM = "oom"
+    IMAGE = "image"
+    CONFIG = "config"
+    EVICTED = "evicted"
+    NODE_LOST = "nodeLost"
+    DEADLINE = "deadline"
+
+
+class StopCause(StrEnum):
+    """Why the dispatcher wants a run to stop, and thereby how it will end."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+    PREEMPT = "preempt"
+    UNKNOWN = "unknown"
+
+    @property
+    def ends_as(self) -> RunState:
+        return _STOP_ENDS[self]
+
+
+_STOP_ENDS = {
+    StopCause.CANCEL: RunState.CANCELLED,
+    StopCause.SUSPEND: RunState.SUSPENDED,
+    StopCause.PREEMPT: RunState.PREEMPTED,
+    StopCause.UNKNOWN: RunState.CANCELLED,
+}
+
+
+class ClusterKind(StrEnum):
+    PRIVATE = "private"
+    PUBLIC = "public"
+    EDGE = "edge"
+
+
+class KeyRole(StrEnum):
+    """What an API key may do: everything, its own queues, or one cluster's agent calls."""
+
+    ADMIN = "admin"
+    USER = "user"
+    AGENT = "agent"
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line, documented in ``docs/reference/cli.md``."""
+
+    SUCCEEDED = 0
+    INTERNAL = 1
+    USAGE = 2
+    JOB_FAILED = 10
+    JOB_CANCELLED = 11
+    NOT_FINISHED = 12
+    NOT_FOUND = 13
+    BAD_REQUEST = 14
+    DENIED = 15
+    CONFLICT = 16
+    UNREACHABLE = 20
+    MISSING_EXTRA = 21
+    STORE_AWAY = 22

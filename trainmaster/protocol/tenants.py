@@ -1,0 +1,138 @@
+"""What admins declare: queues, priority classes, clusters and keys; and how they and jobs are shown."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
+from trainmaster.protocol.durations import Duration
+from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.quantities import Quantity, parse_resources
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, KeyRole, RunState
+
+
+class QueueSpec(Strict):
+    """A queue of the tenant tree, named by its path. Jobs go to queues without children."""
+
+    kind: Literal["Queue"] = "Queue"
+    path: QueuePath
+    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    limits: dict[ResourceName, Quantity] = Field(default_factory=dict)
+    """The most that jobs of this queue and all below it may use at a time, by resource."""
+    max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
+    """The most jobs waiting in this queue; further submissions are refused with 429."""
+    max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
+    """The most jobs dispatched or running at a time in this queue and all below it."""
+    allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
+    default_priority_class: Name40 | None = None
+    held: bool = False
+    """A held queue takes jobs and starts none."""
+    description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+    @field_validator("limits")
+    @classmethod
+    def _parse(cls, value: dict[str, str]) -> dict[str, str]:
+        parse_resources(value)
+        return value
+
+    @property
+    def parent(self) -> str | None:
+        head, slash, _ = self.path.rpartition("/")
+        return head if slash else None
+
+
+class PriorityClassSpec(Strict):
+    """A named service class: jobs of a higher value go first inside a queue."""
+
+    kind: Literal["PriorityClass"] = "PriorityClass"
+    name: Name40
+    value: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+    preemptible: bool = True
+    longest_wait: Duration | None = None
+    default: bool = False
+    description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+
+class ClusterSpec(Strict):
+    """A cluster as its owner declares it; what it has is reported by its agent."""
+
+    kind: Literal["Cluster"] = "Cluster"
+    name: Name40
+    cluster_kind: ClusterKind = ClusterKind.PRIVATE
+    region: Annotated[str, StringConstraints(max_length=63)] = ""
+    provider: Annotated[str, StringConstraints(max_length=63)] = ""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    placement_timeout: Duration = "5m"
+    description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+
+class KeySpec(Strict):
+    """A new API key. The secret is shown once, in the answer."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    role: KeyRole
+    queues: tuple[QueuePath, ...] = ()
+    """For users: the queues, with all below them, that the key may use."""
+    cluster: Name40 | None = None
+    """For agents: the one cluster that the key opens."""
+    expires_in: Duration | None = None
+
+
+class RunView(Lenient):
+    """One attempt of a job as it is shown."""
+
+    id: str
+    attempt: int
+    cluster: str
+    state: RunState
+    message: str = ""
+    category: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    why_here: str = ""
+    scores: dict[str, Any] = {}
+    leased_at: Timestamp
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    members: list[dict[str, Any]] = []
+    placement: dict[str, dict[str, int]] = {}
+
+
+class JobView(Lenient):
+    """A job as it is shown. ``shown_state`` is what people see: a wish such as ``cancelling`` comes before the state."""
+
+    id: str
+    name: str
+    queue: str
+    priority_class: str
+    priority: int
+    state: JobState
+    shown_state: str
+    hold_cause: HoldCause | None = None
+    hold_until: Timestamp | None = None
+    message: str = ""
+    attempt: int
+    retries_used: int
+    version: int
+    cluster: str | None = None
+    submitted_at: Timestamp
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    submitted_by: str = ""
+    labels: dict[str, str] = {}
+    spec: dict[str, Any] | None = None
+    runs: list[RunView] = []
+
+
+class EventView(Lenient):
+    """One transition of a job; ``seq`` is the version it made."""
+
+    seq: int
+    at: Timestamp
+    kind: str
+    states: list[str] = []
+    attempt: int | None = None
+    cluster: str | None = None
+    actor: str = ""
+    message: str = ""
+    details: dict[str, Any] = {}

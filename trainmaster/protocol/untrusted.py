@@ -1,0 +1,119 @@
+"""Reading JSON of unknown shape: what has the wrong shape becomes a mistake at its path, never an exception.
+
+As in Kubernetes, a null is the same as a field that is not there, except in mappings whose keys are data (labels).
+"""
+
+from dataclasses import dataclass
+
+from trainmaster.protocol.errors import Mistake
+
+_LONGEST_PATH = 300
+_MOST_VALUES = 5_000
+_LONGEST_VALUE = 60
+
+
+def is_too_large(document: object) -> bool:
+    """Whether it has more than 5,000 values: no honest pod has, and checking so many would cost too much."""
+    rest: list[object] = [document]
+    count = 0
+    while rest and count <= _MOST_VALUES:
+        value = rest.pop()
+        count += 1
+        if isinstance(value, dict):
+            rest.extend(value.values())
+        elif isinstance(value, list):
+            rest.extend(value)
+    return count > _MOST_VALUES
+
+
+def shown(value: object) -> str:
+    """A value as a message may quote it: short and printable, whatever a tenant sent."""
+    if value is None:
+        return "null"
+    text = repr(value[: _LONGEST_VALUE + 1]) if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value and where it is. All nodes of one document write to the same list of mistakes."""
+
+    value: object
+    path: str
+    mistakes: list[Mistake]
+
+    def refuse(self, message: str) -> None:
+        # Mistakes leave as UTF-8, which has no lone surrogates; JSON's escapes can make them.
+        path = self.path[:_LONGEST_PATH].encode("utf-8", "replace").decode()
+        self.mistakes.append(Mistake(path=path, message=message))
+
+    @property
+    def is_set(self) -> bool:
+        return self.value is not None
+
+    def get(self, key: str) -> "Node":
+        """A field of this mapping; an unset node where there is none."""
+        if isinstance(self.value, dict):
+            return self._at(key, self.value.get(key))
+        self._pairs()
+        return self._at(key, None)
+
+    def fields(self) -> list[tuple[str, "Node"]]:
+        """The fields that are set, by name."""
+        return [(key, self._at(key, value)) for key, value in self._pairs() if value is not None]
+
+    def entries(self) -> list[tuple[str, "Node"]]:
+        """All of a mapping whose keys are data; Kubernetes keeps those whose value is null, so they count here."""
+        return [(key, self._at(key, value)) for key, value in self._pairs()]
+
+    def items(self) -> list["Node"]:
+        """The elements of this list."""
+        if self.value is None:
+            return []
+        if not isinstance(self.value, list):
+            self.refuse(f"must be a list, not {shown(self.value)}")
+            return []
+        return [Node(item, f"{self.path}[{index}]", self.mistakes) for index, item in enumerate(self.value)]
+
+    def text(self) -> str | None:
+        if self.value is None or isinstance(self.value, str):
+            return self.value
+        self.refuse(f"must be a string, not {shown(self.value)}")
+        return None
+
+    def must_be_text(self) -> None:
+        if not isinstance(self.value, str):
+            self.refuse(f"must be a string, not {shown(self.value)}")
+
+    def flag(self) -> bool | None:
+        if self.value is None or isinstance(self.value, bool):
+            return self.value
+        self.refuse(f"must be true or false, not {shown(self.value)}")
+        return None
+
+    def whole(self) -> int | None:
+        if self.value is None or (isinstance(self.value, int) and not isinstance(self.value, bool)):
+            return self.value
+        self.refuse(f"must be a whole number, not {shown(self.value)}")
+        return None
+
+    def only(self, known: frozenset[str]) -> None:
+        """Refuse fields outside ``known``: a field that is not understood here is a door that nobody watches."""
+        for name, node in self.fields():
+            if name not in known:
+                node.refuse("is not a field that is known here")
+
+    def _pairs(self) -> list[tuple[str, object]]:
+        if self.value is None:
+            return []
+        if not isinstance(self.value, dict):
+            self.refuse(f"must be a mapping, not {shown(self.value)}")
+            return []
+        pairs = [(key, value) for key, value in self.value.items() if isinstance(key, str)]
+        if len(pairs) < len(self.value):
+            self.refuse("has a field whose name is not a string")
+        return pairs
+
+    def _at(self, key: str, value: object) -> "Node":
+        step = f"[{key}]" if "." in key or "/" in key else f".{key}" if self.path else key
+        return Node(value, self.path + step, self.mistakes)
