@@ -247,6 +247,14 @@ REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
     "a node selector without a value": (spec_with("nodeSelector", value={"disk": None}), "spec.nodeSelector.disk"),
     "a toleration that is nothing": (spec_with("tolerations", value=[None]), "spec.tolerations[0]"),
     "a toleration that is no mapping": (spec_with("tolerations", value=["all"]), "spec.tolerations[0]"),
+    "a toleration with an operator that is none": (
+        spec_with("tolerations", value=[{"key": "gpu", "operator": "Sometimes"}]),
+        "spec.tolerations[0].operator",
+    ),
+    "a toleration with an effect that is none": (
+        spec_with("tolerations", value=[{"key": "gpu", "operator": "Exists", "effect": "Never"}]),
+        "spec.tolerations[0].effect",
+    ),
 }
 
 REFUSED_WHEN_RESTRICTED: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,6 +1,7 @@
 """Log streams: output of members pushed to the dispatcher while somebody follows, and the tail that is kept at the end."""
 
 import asyncio
+import codecs
 import logging
 from typing import Protocol
 
@@ -28,14 +29,9 @@ def whole_text(data: bytes) -> tuple[str, int]:
 
     Bytes that can never become UTF-8 are replaced, so that output of any kind gets through.
     """
-    for cut in range(min(4, len(data)) + 1):
-        head = data[: len(data) - cut]
-        try:
-            return head.decode(), len(head)
-        except UnicodeDecodeError as error:
-            if error.start < len(head) - 4:
-                break
-    return data.decode(errors="replace"), len(data)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = decoder.decode(data)
+    return text, len(data) - len(decoder.getstate()[0])
 
 
 class LogStreams:
@@ -127,7 +123,9 @@ class LogStreams:
         chunks, size, more = [], 0, False
         for role, index in self._members(stream.run, stream.roles, stream.index):
             start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
-            chunk, ended = await self._chunk(stream.run, role, index, start, max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0))
+            chunk, ended = await self._chunk(
+                stream.run, role, index, start, max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0)
+            )
             if chunk is not None and chunk.data:
                 chunks.append(chunk)
                 size += len(chunk.data)

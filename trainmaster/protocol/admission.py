@@ -55,6 +55,10 @@ _RESERVED_DOMAINS = (
 """Domains, with all below them, whose labels and annotations schedulers obey."""
 _RESERVED_KEYS = frozenset(("applicationId", "pod-group-name", "queue", "spark-app-selector"))
 """Keys without a domain that schedulers obey: of YuniKorn all but ``pod-group-name``, which is KAI's."""
+_TOLERATION_WORDS = {
+    "operator": ("", "Exists", "Equal"),
+    "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+}
 
 
 class AdmissionPolicy(Strict):
@@ -213,3 +217,7 @@ def _check_placement(spec: Node) -> None:
                 field.whole()
             else:
                 field.text()
+        for name, known in _TOLERATION_WORDS.items():
+            word = toleration.get(name)
+            if isinstance(word.value, str) and word.value not in known:
+                word.refuse(f"must be one of {', '.join(filter(None, known))}, not {shown(word.value)}")

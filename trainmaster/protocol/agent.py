@@ -19,6 +19,10 @@ PROTOCOL = 1
 """The newest protocol version; the dispatcher serves this one and the one before."""
 
 
+HOST_LEVEL = "kubernetes.io/hostname"
+"""The narrowest topology level, in no topology path: every node is a domain of its own."""
+
+
 class Taint(Lenient):
     key: str
     value: str = ""

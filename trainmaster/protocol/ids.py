@@ -6,11 +6,14 @@ Crockford's base 32: unique without a check, and not a counter to the eye. A run
 Alphabet: https://www.crockford.com/base32.html
 """
 
+import re
 from typing import NamedTuple
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _SHORT_BITS, _LONG_BITS = 35, 45
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?")
+_ATTEMPT = re.compile(r"r[1-9][0-9]{0,4}")
 _ROUND_KEYS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F)
 
 
@@ -59,7 +62,7 @@ def parse_job_id(text: str) -> tuple[str, int]:
     """Name and key of a job id. Raises BadIdError when the text was never an id."""
     name, dash, suffix = text.rpartition("-")
     bits = {_SHORT_BITS // 5: _SHORT_BITS, _LONG_BITS // 5: _LONG_BITS}.get(len(suffix))
-    if not dash or not name or bits is None or any(letter not in _VALUE for letter in suffix):
+    if not dash or not _NAME.fullmatch(name) or bits is None or any(letter not in _VALUE for letter in suffix):
         raise BadIdError(f"{text!r} is not a job id; a job id looks like bert-7k2p9xq")
     code = 0
     for letter in suffix:
@@ -78,7 +81,7 @@ def run_id(job: str, attempt: int) -> str:
 def parse_run_id(text: str) -> RunRef:
     """Job key and attempt of a run id. Raises BadIdError."""
     job, dash, tail = text.rpartition("-")
-    if not dash or not tail.startswith("r") or not tail[1:].isdecimal() or not 0 < int(tail[1:]) < 100_000:
+    if not dash or not _ATTEMPT.fullmatch(tail):
         raise BadIdError(f"{text!r} is not a run id; a run id looks like bert-7k2p9xq-r1")
     return RunRef(parse_job_id(job)[1], int(tail[1:]))
 

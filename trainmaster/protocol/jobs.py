@@ -1,5 +1,7 @@
 """The job specification: what a user submits, in YAML or JSON, ``kind: Job``."""
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -7,7 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
-from trainmaster.protocol.states import ClusterKind, FailureCategory
+from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
 
 LabelKey = Annotated[
     str,
@@ -19,6 +21,8 @@ LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z
 EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 ResourceName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=r"^[a-zA-Z0-9./_-]+$")]
 Text = Annotated[str, StringConstraints(max_length=32_768)]
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and a cluster's agent creates them in one go."""
@@ -39,6 +43,14 @@ class Toleration(Strict):
     value: str = ""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Whether a node with this taint may take the member."""
+        if self.effect not in ("", effect):
+            return False
+        if self.operator == "Exists":
+            return self.key in ("", key)
+        return (self.key, self.value) == (key, value)
+
 
 class AffinityTerm(Strict):
     """One required expression over node labels; all terms of a member must hold."""
@@ -53,9 +65,27 @@ class AffinityTerm(Strict):
             raise ValueError(f"operator {self.operator} needs at least one value")
         if self.operator in ("Exists", "DoesNotExist") and self.values:
             raise ValueError(f"operator {self.operator} takes no values")
-        if self.operator in ("Gt", "Lt") and not (len(self.values) == 1 and self.values[0].lstrip("-").isdecimal()):
+        if self.operator in ("Gt", "Lt") and not (len(self.values) == 1 and _WHOLE_NUMBER.fullmatch(self.values[0])):
             raise ValueError(f"operator {self.operator} takes one whole number")
         return self
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels meets the term. A label that is no whole number is neither greater nor less."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                if value is None or not _WHOLE_NUMBER.fullmatch(value):
+                    return False
+                number, bound = int(value), int(self.values[0])
+                return number > bound if self.operator == "Gt" else number < bound
 
 
 class MemberTemplate(Strict):
@@ -169,11 +199,8 @@ class Notify(Strict):
     """A webhook for transitions of this job."""
 
     url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
-    on: tuple[Literal["running", "succeeded", "failed", "cancelled", "queued", "held", "dispatched"], ...] = (
-        "succeeded",
-        "failed",
-        "cancelled",
-    )
+    states: tuple[JobState, ...] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    """Which transitions are told. Not called ``on``, which YAML reads as ``true``."""
 
 
 class MemberFailure(Strict):

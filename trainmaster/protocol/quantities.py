@@ -5,7 +5,7 @@ Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/
 """
 
 import re
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 Resources = dict[str, int]
 """Amounts by resource name: thousandths for ``cpu``, bytes for ``memory`` and storage, a count for devices."""
 
-_FORM = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,3}))?$")
+_FORM = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
 _SUFFIX = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -33,6 +33,8 @@ _SUFFIX = {
 }
 _MOST = 2**62
 _LONGEST = 64
+_EXACT = Context(prec=2 * _LONGEST, rounding=ROUND_CEILING)
+"""Enough digits that nothing is rounded before the end, where it is rounded up."""
 
 
 def parse_quantity(resource: str, text: str) -> int:
@@ -40,32 +42,38 @@ def parse_quantity(resource: str, text: str) -> int:
 
     Raises ValueError for text that is no quantity, is negative, or is beyond 2**62 units.
     """
-    match = _FORM.match(text.strip()) if len(text) <= _LONGEST else None
+    match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError(
             f"{text[:_LONGEST]!r} is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
         )
     number, suffix, exponent = match.groups()
-    value = Decimal(number) * _SUFFIX.get(suffix or "", Decimal(1))
+    value = _EXACT.multiply(Decimal(number), _SUFFIX.get(suffix or "", Decimal(1)))
     if exponent:
-        value = value.scaleb(int(exponent))
+        value = _EXACT.scaleb(value, int(exponent))
     if value < 0:
         raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
-    scaled = value * 1000 if resource == "cpu" else value
+    scaled = _EXACT.scaleb(value, 3) if resource == "cpu" else value
     if scaled > _MOST:
         raise ValueError(f"{text!r} is too large for a quantity of {resource}")
-    return int(scaled.to_integral_value(rounding="ROUND_CEILING"))
+    return int(_EXACT.to_integral_value(scaled))
 
 
 def format_quantity(resource: str, amount: int) -> str:
     """The amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
     if resource == "cpu":
-        return f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
+        return f"{Decimal(amount).scaleb(-3):.3f}".rstrip("0").rstrip(".")
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
             if amount >= size:
                 return f"{amount / size:.2f}".rstrip("0").rstrip(".") + suffix
     return str(amount)
+
+
+def format_apart(resource: str, one: int, other: int) -> tuple[str, str]:
+    """Two amounts that differ, as texts that differ: to the last byte where rounding would hide what is missing."""
+    texts = format_quantity(resource, one), format_quantity(resource, other)
+    return texts if texts[0] != texts[1] else (str(one), str(other))
 
 
 def format_resources(resources: Resources) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints, field_validator
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
-from trainmaster.protocol.quantities import Quantity, parse_resources
+from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
 from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, KeyRole, RunState
 
 
@@ -34,6 +34,11 @@ class QueueSpec(Strict):
     def _parse(cls, value: dict[str, str]) -> dict[str, str]:
         parse_resources(value)
         return value
+
+    @property
+    def limit_amounts(self) -> Resources:
+        """The limits as amounts. A limit of 0 stays: it allows none."""
+        return {name: parse_quantity(name, text) for name, text in self.limits.items()}
 
     @property
     def parent(self) -> str | None:

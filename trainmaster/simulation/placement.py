@@ -8,15 +8,12 @@ have follows Kubernetes: node selectors, required node affinity, taints and tole
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainmaster.protocol.agent import Taint
+from trainmaster.protocol.agent import HOST_LEVEL, Taint
 from trainmaster.protocol.jobs import AffinityTerm, Toleration
 from trainmaster.protocol.quantities import Resources, format_quantity, format_resources
 
 Assignment = dict[str, dict[str, int]]
 """Members by node and role."""
-
-HOST_LEVEL = "kubernetes.io/hostname"
-"""The narrowest topology level: every node is a domain of its own."""
 
 _COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
 
@@ -60,10 +57,10 @@ class Need:
             if node.labels.get(key) != value:
                 return f"a label {key}={value} is needed"
         for term in self.node_affinity:
-            if not _term_holds(term, node.labels):
+            if not term.holds(node.labels):
                 return f"node affinity {term.key} {term.operator} {', '.join(term.values)}".rstrip() + " is needed"
         for taint in node.taints:
-            if taint.effect != "PreferNoSchedule" and not any(_tolerates(one, taint) for one in self.tolerations):
+            if taint.effect != "PreferNoSchedule" and not _tolerated(taint, self.tolerations):
                 return f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
         return None
 
@@ -135,7 +132,7 @@ def _place_within(
 
 def _looseness(need: Need, node: Node, left: Resources, largest: Resources) -> tuple[int, int, float, str]:
     """Sorts nodes: unwanted taints last, then those whose devices would lie idle, then by how much would stay free."""
-    disliked = sum(1 for taint in node.taints if not any(_tolerates(one, taint) for one in need.tolerations))
+    disliked = sum(1 for taint in node.taints if not _tolerated(taint, need.tolerations))
     idle_devices = sum(1 for name in left if name not in _COMMON and left[name] and name not in need.resources)
     rest = sum(left.get(name, 0) / max(1, largest.get(name, 0)) for name in need.resources or largest)
     return disliked, idle_devices, rest, node.name
@@ -187,27 +184,5 @@ def _bare(name: str, amount: int) -> str:
     return format_quantity(name, amount)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in ("", taint.key)
-    return toleration.key == taint.key and toleration.value == taint.value
-
-
-def _term_holds(term: AffinityTerm, labels: Mapping[str, str]) -> bool:
-    value = labels.get(term.key)
-    match term.operator:
-        case "In":
-            return value in term.values
-        case "NotIn":
-            return value not in term.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            if value is None or not value.lstrip("-").isdecimal():
-                return False
-            number, bound = int(value), int(term.values[0])
-            return number > bound if term.operator == "Gt" else number < bound
+def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)

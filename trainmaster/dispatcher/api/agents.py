@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.context import Agent, App
 from trainmaster.dispatcher.services import agents, logs
-from trainmaster.dispatcher.services.submit import mistakes_of
+from trainmaster.dispatcher.services.submit import mistakes_of, without_nul
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 
@@ -22,7 +22,7 @@ def _json(model: BaseModel) -> Response:
 async def sync(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
     try:
-        body = SyncRequest.model_validate_json(await request.body())
+        body = SyncRequest.model_validate_json(without_nul(await request.body()))
     except ValidationError as error:
         raise _invalid(error) from error
     return _json(await agents.sync(state.stores, caller, body))
@@ -44,7 +44,7 @@ async def desired(
 async def push(stream: str, request: Request, state: App, caller: Agent) -> Response:
     """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
     try:
-        body = StreamPush.model_validate_json(await request.body())
+        body = StreamPush.model_validate_json(without_nul(await request.body()))
     except ValidationError as error:
         raise _invalid(error) from error
     await logs.push(state.stores, caller, stream, body)

@@ -22,10 +22,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
-class BodyTooLargeError(Exception):
-    """More bytes came than a body may have."""
-
-
 class Envelope:
     """Wraps the application."""
 
@@ -49,7 +45,7 @@ class Envelope:
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
                 if read > self._largest:
-                    raise BodyTooLargeError
+                    raise self._too_large()
             return message
 
         async def marked_send(message: Message) -> None:
@@ -65,8 +61,6 @@ class Envelope:
                 await self._refuse(marked_send)
                 return
             await self._app(scope, counted_receive, marked_send)
-        except BodyTooLargeError:
-            await self._refuse(marked_send)
         finally:
             log.info(
                 "%s %s %d",
@@ -77,8 +71,11 @@ class Envelope:
             )
             request_id.reset(mark)
 
+    def _too_large(self) -> ProblemError:
+        return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes")
+
     async def _refuse(self, send: Send) -> None:
-        problem = ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes").to_problem()
+        problem = self._too_large().to_problem()
         await send(
             {
                 "type": "http.response.start",

@@ -119,11 +119,7 @@ async def once(
 
     Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
     """
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key) <= 200:
-        raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")
-    route = f"{request.method} {request.url.path}"
-    body_hash = hashlib.sha256(body).digest()
+    key, route, body_hash = _idempotency(request, body)
     async with state.stores.database.transaction() as tx:
         if key is not None:
             kept = await keys.claim_idempotency(tx, caller, route, key, body_hash)
@@ -135,6 +131,49 @@ async def once(
         if key is not None:
             await keys.keep_answer(tx, caller, route, key, status, payload)
     return Response(payload, status_code=status, media_type="application/json")
+
+
+async def once_in_parts(
+    request: Request,
+    state: State,
+    caller: Caller,
+    body: bytes,
+    work: Callable[[], Awaitable[tuple[int, Any]]],
+    *,
+    action: str,
+    target: str,
+) -> Response:
+    """As ``once``, for work in transactions of its own: its idempotency key is taken before it.
+
+    A key whose work is under way, or was cut off, lets the same body do it again: such work changes nothing when repeated.
+    """
+    key, route, body_hash = _idempotency(request, body)
+    if key is not None:
+        async with state.stores.database.transaction() as tx:
+            kept = await keys.claim_idempotency(tx, caller, route, key, body_hash)
+        if kept is not None and (kept[1] or kept[0] != body_hash):
+            return _replay(key, kept, body_hash)
+    try:
+        status, value = await work()
+    except ProblemError:
+        if key is not None:
+            async with state.stores.database.transaction() as tx:
+                await keys.drop_idempotency(tx, caller, route, key)
+        raise
+    payload = orjson.dumps(value)
+    async with state.stores.database.transaction() as tx:
+        await keys.note_audit(tx, caller, action, target, request_id.get())
+        if key is not None:
+            await keys.keep_answer(tx, caller, route, key, status, payload)
+    return Response(payload, status_code=status, media_type="application/json")
+
+
+def _idempotency(request: Request, body: bytes) -> tuple[str | None, str, bytes]:
+    """The request's idempotency key, its route, and a fingerprint of its body."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= 200:
+        raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")
+    return key, f"{request.method} {request.url.path}", hashlib.sha256(body).digest()
 
 
 def _replay(key: str, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:

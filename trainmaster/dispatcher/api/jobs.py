@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import App, Person, State, answer, once, read_model
+from trainmaster.dispatcher.api.context import App, Person, State, answer, once, once_in_parts, read_model
 from trainmaster.dispatcher.services import logs, reading, steer
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
 from trainmaster.dispatcher.services.submit import submit
@@ -25,6 +25,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
 _LOOK_SECONDS = 1.0
 _COMMENT_SECONDS = 15.0
+_LONGEST_EVENT_ID = 18
 
 
 @router.post("", status_code=201)
@@ -116,17 +117,15 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     wanted = read_model(BulkRequest, body)
     if (action is None) != (wanted.patch is not None):
         raise ProblemError(Code.INVALID_SPEC, "patch is for reprioritise, which needs it, and for nothing else")
-    result = await steer.bulk(state.stores, caller, wanted, action)
-    value = {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
 
-    async def work(tx: Transaction) -> tuple[int, Any]:
-        # Bulk actions are done in batches of their own and change nothing when repeated; only the answer is kept here.
-        return 200, value
+    async def work() -> tuple[int, Any]:
+        result = await steer.bulk(state.stores, caller, wanted, action)
+        return 200, {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
 
     if wanted.dry_run:
-        return answer(value)
+        return answer((await work())[1])
     name = action.value if action else "reprioritise"
-    return await once(
+    return await once_in_parts(
         request, state, caller, body, work, action=f"bulk {name}", target=orjson.dumps(wanted.to_wire()).decode()
     )
 
@@ -208,7 +207,7 @@ async def events(
             rows = await job_store.events_after(tx, key, after, limit)
             return answer({"events": [reading.event_view(row) for row in rows]})
     last = request.headers.get("last-event-id", "")
-    if last and not last.isdecimal():
+    if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
         raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
     stream = _server_sent(state, key, int(last) if last else after)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})

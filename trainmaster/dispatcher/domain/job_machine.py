@@ -100,7 +100,7 @@ def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled
     if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
         return Settled(replace(job, wish=None, message="cancelled").moved(JobState.CANCELLED))
     if job.wish is Wish.SUSPEND and not settled.job.state.is_terminal:
-        return Settled(replace(job, wish=None).held(HoldCause.SUSPENDED))
+        return Settled(settled.job.held(HoldCause.SUSPENDED), settled.cool_down_seconds)
     return settled
 
 
@@ -126,7 +126,8 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
 
 def _returned(job: Job, ending: RunEnding) -> Settled:
     if job.returns >= RETURNS_IN_A_ROW:
-        message = f"{job.returns} clusters in a row could not place it; the last one said: {ending.message}"
+        said = f"; the last one said: {ending.message}" if ending.message else ""
+        message = f"returned {job.returns} times in a row{said}"
         return Settled(job.held(HoldCause.UNPLACEABLE, message=message))
     seconds = min(_COOL_DOWN_SECONDS * 2 ** (job.returns - 1), _MOST_COOL_DOWN_SECONDS)
     return Settled(replace(job.moved(JobState.QUEUED), message=ending.message), cool_down_seconds=seconds)
@@ -136,7 +137,8 @@ def _lost(job: Job, ending: RunEnding) -> Job:
     losses = job.losses + (1 if ending.cluster_stayed_up else 0)
     job = replace(job, losses=losses)
     if ending.cluster_stayed_up and losses >= LOSSES_WHILE_UP:
-        message = f"lost {losses} times while the cluster stayed up; {ending.message}"
+        told = f"; {ending.message}" if ending.message else ""
+        message = f"lost {losses} times while the cluster stayed up{told}"
         return replace(job.moved(JobState.FAILED), message=message)
     return replace(job.moved(JobState.QUEUED), message=ending.message or "lost")
 
@@ -167,7 +169,7 @@ def cancel(job: Job) -> Job:
         return job
     if job.state.has_live_run:
         return replace(job, wish=Wish.CANCEL)
-    return replace(job.moved(JobState.CANCELLED), message="cancelled before it started")
+    return replace(job.moved(JobState.CANCELLED), message="cancelled while it waited")
 
 
 def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:

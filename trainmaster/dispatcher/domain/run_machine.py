@@ -60,13 +60,13 @@ class Outcome:
 
 
 _PATH = (RunState.LEASED, RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)
+_RAN = (RunState.SUCCEEDED, RunState.FAILED)
+"""Ends that say that the run ran; a run that stops, or ends otherwise, may never have had its members."""
 
 
 def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
-    """The states between two on the way forward, ``after`` included. Ends that mean "never ran" do not pass ``running``."""
-    last_rank = after.rank
-    if after in (RunState.RETURNED, RunState.LOST, RunState.CANCELLED, RunState.SUSPENDED, RunState.PREEMPTED):
-        last_rank = before.rank
+    """The states between two on the way forward, ``after`` included. ``running`` is passed only on the way to an end that says so."""
+    last_rank = after.rank if after.rank <= RunState.RUNNING.rank or after in _RAN else before.rank
     between = tuple(state for state in _PATH if before.rank < state.rank < last_rank)
     return (*between, after)
 

@@ -61,9 +61,10 @@ class Shape:
 
 def shape_of(spec: JobSpec) -> dict[str, Any]:
     """The shape of a specification as plain JSON data; equal shapes give equal data."""
+    roles = [_role_data(role) for role in spec.roles]
     shape: dict[str, Any] = {
-        "roles": [_role_data(role) for role in spec.roles],
-        "leastMembers": spec.min_member or sum(role.min_replicas or role.replicas for role in spec.roles),
+        "roles": roles,
+        "leastMembers": spec.min_member or max(1, sum(role["least"] for role in roles)),
     }
     if spec.topology.required or spec.topology.preferred or spec.topology.numa != "none":
         shape["topology"] = spec.topology.to_wire()
@@ -99,11 +100,14 @@ def _role_data(role: Role) -> dict[str, Any]:
     pod_spec = pod.get("spec", {})
     data["needs"] = pod_requests(pod)
     data["nodeSelector"] = dict(pod_spec.get("nodeSelector") or {})
-    data["tolerations"] = [
-        {key: str(value) for key, value in item.items() if key in ("key", "operator", "value", "effect")}
-        for item in pod_spec.get("tolerations") or []
-    ]
+    data["tolerations"] = [_toleration_data(item) for item in pod_spec.get("tolerations") or []]
     return data
+
+
+def _toleration_data(item: dict[str, Any]) -> dict[str, Any]:
+    """As the scheduler will read it; Kubernetes takes an empty field for one that is not there."""
+    fields = {key: item[key] for key in ("key", "operator", "value", "effect") if item.get(key)}
+    return Toleration.model_validate(fields).to_wire()
 
 
 def _template_data(template: MemberTemplate) -> dict[str, Any]:

@@ -93,20 +93,22 @@ class Scheduler:
 
     async def step(self) -> float:
         """Absorb, and as the leader decide and apply once; seconds to wait before the next step."""
-        unsettled = await self._follower.absorb(self.stores, self.clock())
+        # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
+        follower, book = self._follower, self._book
+        unsettled = await follower.absorb(self.stores, self.clock())
         token = self.token
         if token is None:
             return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
         await self._timers(token)
         began = self.clock()
-        plan = decide(self._follower.view, began)
-        changed = self._book.changed(plan)
+        plan = decide(follower.view, began)
+        changed = book.changed(plan)
         if plan.starts or plan.holds or changed:
             self.cycle += 1
             decided = self.clock()
             applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
-            self._follower.note_applied(plan, applied)
-            self._book.note(plan)
+            follower.note_applied(plan, applied)
+            book.note(plan)
             log.info(
                 "cycle %d: %s",
                 self.cycle,
@@ -117,8 +119,10 @@ class Scheduler:
                     "applied": len(applied),
                 },
             )
-            if plan.starts or plan.holds:
+            if applied:
                 return 0
+            if plan.starts or plan.holds:
+                return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
         return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
 
     async def _timers(self, token: int) -> None:

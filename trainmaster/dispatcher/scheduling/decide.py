@@ -4,18 +4,20 @@ The pieces are modules of their own; this one only leads a class of jobs through
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import explain, quota
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, needs_of, size_choices, take
+from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, Size, fit, size_choices, take
 from trainmaster.dispatcher.scheduling.order import Turns, Usage
 from trainmaster.dispatcher.scheduling.plan import Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.scores import Fit, score
-from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
+from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
+from trainmaster.protocol.states import ClusterKind
 
 MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
@@ -29,6 +31,14 @@ class _Rooms:
     now_free: dict[int, Room] = field(default_factory=dict)
     empties: dict[int, Room] = field(default_factory=dict)
     never: dict[tuple[int, int], str | None] = field(default_factory=dict)
+    sizes: dict[int, list[Size]] = field(default_factory=dict)
+    full: dict[tuple[int, int, int], Shortfall] = field(default_factory=dict)
+    """By shape, size and cluster. Rooms only shrink during a cycle, so what had no room is not tried again."""
+
+    def sizes_of(self, shape_id: int) -> list[Size]:
+        if shape_id not in self.sizes:
+            self.sizes[shape_id] = size_choices(self.view.shapes[shape_id])
+        return self.sizes[shape_id]
 
     def free(self, cluster_id: int) -> Room:
         if cluster_id not in self.now_free:
@@ -44,9 +54,18 @@ class _Rooms:
         """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
         key = (shape_id, cluster.id)
         if key not in self.never:
-            outcome = fit(shape, size_choices(shape)[-1], self.empty(cluster))
+            outcome = fit(shape, self.sizes_of(shape_id)[-1].members, self.empty(cluster))
             self.never[key] = outcome.sentence if isinstance(outcome, Shortfall) else None
         return self.never[key]
+
+    def fit_now(self, shape_id: int, size: Size, cluster_id: int) -> Fitted | Shortfall:
+        key = (shape_id, size.total, cluster_id)
+        if key in self.full:
+            return self.full[key]
+        outcome = fit(self.view.shapes[shape_id], size.members, self.free(cluster_id))
+        if isinstance(outcome, Shortfall):
+            self.full[key] = outcome
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +73,19 @@ class _Option:
     """A cluster on which the gang fits now."""
 
     cluster: Cluster
-    sizes: dict[str, int]
+    size: Size
     fitted: Fitted
     total: float
     parts: dict[str, float]
+
+
+class _Alike(NamedTuple):
+    """What of a class decides where it may go and whether it fits: all classes alike in it are blocked once one of them is."""
+
+    shape_id: int
+    sizes: int
+    allowed_kinds: frozenset[ClusterKind]
+    avoided: tuple[int, ...]
 
 
 def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
@@ -66,6 +94,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     rooms = _Rooms(view)
     usage = Usage(view, _capacity(view, rooms))
     turns = Turns(view, usage)
+    blocked: dict[_Alike, Reason] = {}
     while (turn := turns.next()) is not None:
         key, job_id = turn
         job = view.jobs[job_id]
@@ -73,32 +102,32 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             plan.reasons[key] = explain.reason(Token.CYCLE_LIMIT, "Other jobs were started first in this cycle.")
             turns.block(key)
             continue
-        queue, shape = view.queues[key.queue_id], view.shapes[key.shape_id]
-        held_back = _quota_reason(view, usage, queue, shape)
+        queue, sizes = view.queues[key.queue_id], rooms.sizes_of(key.shape_id)
+        held_back = _quota_reason(view, usage, queue, sizes[-1].needs)
         if held_back is not None:
             plan.reasons[key] = held_back
             turns.block(key)
             continue
-        sizes = [
-            choice
-            for choice in size_choices(shape)
-            if not quota.over_limit(view, usage, queue.id, needs_of(shape, choice))
-        ]
-        options, verdicts = _look(view, rooms, key, sizes, now)
+        allowed = [size for size in sizes if not quota.over_limit(view, usage, queue.id, size.needs)]
+        alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided)
+        if alike in blocked:
+            plan.reasons[key] = blocked[alike]
+            turns.block(key)
+            continue
+        options, verdicts = _look(view, rooms, alike, allowed, now)
         if options:
-            best = max(options, key=lambda option: (option.total, option.cluster.name))
+            best = min(options, key=lambda option: (-option.total, option.cluster.name))
             take(rooms.free(best.cluster.id), best.fitted)
-            usage.add(queue.id, needs_of(shape, best.sizes))
+            usage.add(queue.id, best.size.needs)
             plan.starts.append(_start(job, best, options))
             turns.done(key)
             continue
-        if key.avoided and _returned_everywhere(verdicts):
+        if alike.avoided and _returned_everywhere(verdicts):
             plan.holds.append(Hold(job, _all_returned(verdicts)))
             turns.done(key)
             continue
-        plan.reasons[key] = explain.blocked(verdicts)
+        plan.reasons[key] = blocked[alike] = explain.blocked(verdicts)
         turns.block(key)
-    _explain_the_rest(view, plan)
     return plan
 
 
@@ -111,11 +140,10 @@ def _capacity(view: View, rooms: _Rooms) -> Resources:
     return total
 
 
-def _quota_reason(view: View, usage: Usage, queue: Queue, shape: Shape) -> Reason | None:
+def _quota_reason(view: View, usage: Usage, queue: Queue, needs: Resources) -> Reason | None:
     for above in view.ancestry(queue.id):
         if above.held:
             return explain.reason(Token.QUEUE_HELD, f"Queue {above.path} is held.")
-    needs = needs_of(shape, size_choices(shape)[-1])
     for_ever = quota.never_within_limits(view, queue.id, needs)
     if for_ever is not None:
         return explain.over_quota(queue, for_ever, for_ever=True)
@@ -124,42 +152,38 @@ def _quota_reason(view: View, usage: Usage, queue: Queue, shape: Shape) -> Reaso
 
 
 def _look(
-    view: View, rooms: _Rooms, key: ClassKey, sizes: list[dict[str, int]], now: float
+    view: View, rooms: _Rooms, alike: _Alike, sizes: list[Size], now: float
 ) -> tuple[list[_Option], list[Verdict]]:
-    """What each cluster offers to the class in one of these sizes: an option, or the first check that fails."""
-    queue, shape = view.queues[key.queue_id], view.shapes[key.shape_id]
+    """The clusters where the gang fits in one of these sizes, and the first check that fails on each of the others."""
+    shape = view.shapes[alike.shape_id]
     options, verdicts = [], []
     for cluster in sorted(view.clusters.values(), key=lambda cluster: cluster.name):
         lease_left = view.lease_until.get(cluster.id, now) - now
-        candidate = Candidate(queue, shape, cluster, lease_left, key.avoided)
+        candidate = Candidate(alike.allowed_kinds, shape, cluster, lease_left, alike.avoided)
         failing = first_failing(STATIC, candidate)
         if failing is None:
-            never = rooms.never_fits(key.shape_id, shape, cluster)
+            never = rooms.never_fits(alike.shape_id, shape, cluster)
             failing = (Check.NEVER_FITS, never) if never is not None else first_failing(PASSING, candidate)
         if failing is None:
-            outcome = _option(rooms, shape, sizes, cluster)
+            outcome = _option(rooms, alike.shape_id, sizes, cluster)
             if isinstance(outcome, _Option):
                 options.append(outcome)
-                verdicts.append(
-                    Verdict(cluster=cluster.name, check=Check.NONE, sentence="it fits", score=outcome.total)
-                )
                 continue
             failing = (Check.NO_ROOM, outcome.sentence)
         verdicts.append(Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1]))
     return options, verdicts
 
 
-def _option(rooms: _Rooms, shape: Shape, choices: list[dict[str, int]], cluster: Cluster) -> _Option | Shortfall:
-    room = rooms.free(cluster.id)
-    outcome: Fitted | Shortfall = Shortfall("no size fits")
-    for sizes in choices:
-        outcome = fit(shape, sizes, room)
+def _option(rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster) -> _Option | Shortfall:
+    shortfall = Shortfall("")
+    for size in sizes:
+        outcome = rooms.fit_now(shape_id, size, cluster.id)
         if isinstance(outcome, Fitted):
-            needs = needs_of(shape, sizes)
-            total, parts = score(Fit(cluster, room.total(), rooms.empty(cluster).total(), needs))
-            return _Option(cluster, sizes, outcome, total, parts)
-    assert isinstance(outcome, Shortfall)  # noqa: S101 - a packing has returned above
-    return outcome
+            free, capacity = rooms.free(cluster.id).total(), rooms.empty(cluster).total()
+            total, parts = score(Fit(cluster, free, capacity, size.needs))
+            return _Option(cluster, size, outcome, total, parts)
+        shortfall = outcome
+    return shortfall
 
 
 def _start(job: WaitingJob, best: _Option, options: list[_Option]) -> Start:
@@ -167,14 +191,16 @@ def _start(job: WaitingJob, best: _Option, options: list[_Option]) -> Start:
         {"cluster": option.cluster.name, "score": option.total, **option.parts}
         for option in sorted(options, key=lambda option: -option.total)
     )
-    return Start(job, best.cluster.id, best.sizes, best.fitted.placement, _why(best, options), table)
+    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, _why(best, options), table)
 
 
 def _why(best: _Option, options: list[_Option]) -> str:
     if len(options) == 1:
         return f"{best.cluster.name} is the only cluster where it fits now"
     second = max((option for option in options if option is not best), key=lambda option: option.total)
-    gains = {name: best.parts[name] - second.parts[name] for name in best.parts}
+    if best.total == second.total:
+        return f"{best.cluster.name} before {second.cluster.name}: both are as good, and their names decide"
+    gains = {name: SCORES[name][0] * (best.parts[name] - second.parts[name]) for name in best.parts}
     deciding = max(gains, key=lambda name: gains[name])
     words = {
         "kind": f"{best.cluster.kind} clusters are preferred to {second.cluster.kind} ones",
@@ -193,11 +219,3 @@ def _returned_everywhere(verdicts: list[Verdict]) -> bool:
 def _all_returned(verdicts: list[Verdict]) -> str:
     names = [verdict.cluster for verdict in verdicts if verdict.check is Check.COOLING_DOWN]
     return f"every cluster it could go to returned it: {', '.join(names)}"
-
-
-def _explain_the_rest(view: View, plan: Plan) -> None:
-    """Classes of which every job starts have no reason to tell."""
-    gone = {start.job.id for start in plan.starts} | {hold.job.id for hold in plan.holds}
-    for key in list(plan.reasons):
-        if all(static.job_id in gone for static in view.waiting.get(key.queue_id, {}).get(key, ())):
-            del plan.reasons[key]

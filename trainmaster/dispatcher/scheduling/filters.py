@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.shapes import Shape
-from trainmaster.dispatcher.scheduling.view import Cluster, Queue
+from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.reasons import Check
+from trainmaster.protocol.states import ClusterKind
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One class of jobs looked at on one cluster. ``lease_left`` in seconds, negative when it has run out."""
+    """Jobs alike looked at on one cluster. ``allowed_kinds`` are their queue's, ``lease_left`` is in seconds."""
 
-    queue: Queue
+    allowed_kinds: frozenset[ClusterKind]
     shape: Shape
     cluster: Cluster
     lease_left: float
@@ -36,10 +37,10 @@ def by_name(candidate: Candidate) -> str | None:
 def by_kind(candidate: Candidate) -> str | None:
     kind, kinds = candidate.cluster.kind, candidate.shape.kinds
     if kinds and kind not in kinds:
-        return f"the job wants a {' or '.join(kinds)} cluster, this one is {kind}"
-    if kind not in candidate.queue.allowed_kinds:
-        allowed = " and ".join(sorted(candidate.queue.allowed_kinds))
-        return f"queue {candidate.queue.path} allows {allowed} clusters, this one is {kind}"
+        return f"the job wants {' or '.join(kinds)} clusters, this one is {kind}"
+    if kind not in candidate.allowed_kinds:
+        allowed = " and ".join(sorted(candidate.allowed_kinds))
+        return f"its queue allows {allowed} clusters, this one is {kind}"
     return None
 
 

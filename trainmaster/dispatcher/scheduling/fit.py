@@ -9,23 +9,22 @@ from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.room import Node, Room, by_size
-from trainmaster.protocol.agent import NodeGroup, Taint
-from trainmaster.protocol.jobs import AffinityTerm, Toleration
-from trainmaster.protocol.quantities import Resources, format_quantity
+from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
+from trainmaster.protocol.quantities import Resources, format_apart
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A packing: the nodes taken for each role, and its summary by group."""
+    """A packing: how many members of each role the nodes take, and its summary by group."""
 
-    nodes: tuple[tuple[Node, RoleShape], ...]
+    nodes: tuple[tuple[Node, RoleShape, int], ...]
 
     @property
     def placement(self) -> dict[str, dict[str, int]]:
         out: dict[str, dict[str, int]] = {}
-        for node, role in self.nodes:
+        for node, role, count in self.nodes:
             group = out.setdefault(node.group.name, {})
-            group[role.name] = group.get(role.name, 0) + 1
+            group[role.name] = group.get(role.name, 0) + count
         return out
 
 
@@ -36,21 +35,29 @@ class Shortfall:
     sentence: str
 
 
-def fit(shape: Shape, sizes: dict[str, int], room: Room) -> Fitted | Shortfall:
-    """Try to place the gang on a copy of the room's nodes; the room itself is not changed."""
-    roles = by_size(shape.roles, room.total())
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size in which a gang may start: members by role, and what they need in all."""
+
+    members: dict[str, int]
+    needs: Resources
+
+    @property
+    def total(self) -> int:
+        return sum(self.members.values())
+
+
+def fit(shape: Shape, members: dict[str, int], room: Room) -> Fitted | Shortfall:
+    """Try to place so many members of each role; the room is the same afterwards."""
+    roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is None:
-        return _pack(roles, sizes, room.nodes)
-    domains: dict[str, list[Node]] = {}
-    for node in room.nodes:
-        value = dict(node.group.topology).get(shape.required_level)
-        if value is not None:
-            domains.setdefault(value, []).append(node)
+        return _pack(roles, members, room.nodes)
+    domains = _domains(room, shape.required_level)
     if not domains:
         return Shortfall(f"no node has the topology level {shape.required_level!r}")
     shortfall = Shortfall("")
     for _, nodes in sorted(domains.items(), key=lambda item: (len(item[1]), item[0])):
-        outcome = _pack(roles, sizes, nodes)
+        outcome = _pack(roles, members, nodes)
         if isinstance(outcome, Fitted):
             return outcome
         shortfall = outcome
@@ -58,96 +65,96 @@ def fit(shape: Shape, sizes: dict[str, int], room: Room) -> Fitted | Shortfall:
     return Shortfall(
         f"{shortfall.sentence} {where}"
         if len(domains) == 1
-        else f"no {shape.required_level} has room for all members; {shortfall.sentence}"
+        else f"no {shape.required_level} has room for all members; in the last one looked at, {shortfall.sentence}"
     )
+
+
+def _domains(room: Room, level: str) -> dict[tuple[str, ...], list[Node]]:
+    """Nodes by where they are at ``level``, with all wider levels, as two zones may each have a rack ``r1``."""
+    if level == HOST_LEVEL:
+        return {(f"{number:09}",): [node] for number, node in enumerate(room.nodes)}
+    domains: dict[tuple[str, ...], list[Node]] = {}
+    for node in room.nodes:
+        keys = [key for key, _ in node.group.topology]
+        if level in keys:
+            path = tuple(value for _, value in node.group.topology[: keys.index(level) + 1])
+            domains.setdefault(path, []).append(node)
+    return domains
 
 
 def take(room: Room, fitted: Fitted) -> None:
     """Take a packing from the room it was found in."""
-    for node, role in fitted.nodes:
-        node.take(role.needs)
+    for node, role, count in fitted.nodes:
+        room.take(node, role.needs, count)
 
 
-def _pack(roles: list[RoleShape], sizes: dict[str, int], nodes: list[Node]) -> Fitted | Shortfall:
-    taken: list[tuple[Node, RoleShape]] = []
+def _pack(roles: list[RoleShape], members: dict[str, int], nodes: list[Node]) -> Fitted | Shortfall:
+    groups = {id(node.group): node.group for node in nodes}.values()
+    taken: list[tuple[Node, RoleShape, int]] = []
     try:
         for role in roles:
-            feasible = [node for node in nodes if _allows(role, node.group)]
-            if not feasible and sizes.get(role.name, 0):
+            wanted = missing = members.get(role.name, 0)
+            suiting = {id(group) for group in groups if _allows(role, group)} if missing else set()
+            feasible = [node for node in nodes if id(node.group) in suiting]
+            if missing and not feasible:
                 return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
-            for placed in range(sizes.get(role.name, 0)):
-                fitting = [node for node in feasible if node.takes(role.needs)]
-                if not fitting:
-                    return _shortfall(role, sizes[role.name], placed, feasible)
-                node = min(fitting, key=lambda node: node.leftover(role.needs))
-                node.take(role.needs)
-                taken.append((node, role))
+            fitting = [node for node in feasible if node.takes(role.needs)]
+            # A node that takes a member becomes a still better fit than the others, so one order serves all members.
+            for node in sorted(fitting, key=lambda node, role=role: node.leftover(role.needs)):  # type: ignore[misc]
+                count = min(missing, node.holds(role.needs))
+                node.take(role.needs, count)
+                taken.append((node, role, count))
+                missing -= count
+                if not missing:
+                    break
+            if missing:
+                return _shortfall(role, wanted, wanted - missing, feasible, beside_others=taken != [])
         return Fitted(tuple(taken))
     finally:
-        for node, role in taken:
-            node.take({name: -amount for name, amount in role.needs.items()})
+        for node, role, count in taken:
+            node.take(role.needs, -count)
 
 
-def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Node]) -> Shortfall:
-    if placed == 0:
-        for name, amount in sorted(role.needs.items()):
-            best = max((node.free.get(name, 0) for node in nodes), default=0)
-            if best < amount:
-                need, has = format_quantity(name, amount), format_quantity(name, max(best, 0))
-                return Shortfall(f"needs {need} {name} on one node, the best node has {has}")
-        return Shortfall(f"no single node has all that a member of role {role.name!r} needs")
-    return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}")
+def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Node], *, beside_others: bool) -> Shortfall:
+    if placed:
+        return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}")
+    beside = " beside the other roles" if beside_others else ""
+    for name, amount in sorted(role.needs.items()):
+        best = max((node.free.get(name, 0) for node in nodes), default=0)
+        if best < amount:
+            need, has = format_apart(name, amount, max(best, 0))
+            return Shortfall(f"needs {need} {name} on one node, the best node has {has}{beside}")
+    return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
 
 
 def _allows(role: RoleShape, group: NodeGroup) -> bool:
     if any(group.labels.get(key) != value for key, value in role.node_selector):
         return False
-    if not all(_matches(term, group.labels) for term in role.affinity):
+    if not all(term.holds(group.labels) for term in role.affinity):
         return False
-    return all(_tolerated(taint, role.tolerations) for taint in group.taints if taint.effect != "PreferNoSchedule")
+    return all(
+        any(toleration.tolerates(taint.key, taint.value, taint.effect) for toleration in role.tolerations)
+        for taint in group.taints
+        if taint.effect != "PreferNoSchedule"
+    )
 
 
-def _matches(term: AffinityTerm, labels: dict[str, str]) -> bool:
-    value = labels.get(term.key)
-    match term.operator:
-        case "In":
-            return value in term.values
-        case "NotIn":
-            return value not in term.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            if value is None or not value.lstrip("-").isdecimal():
-                return False
-            return int(value) > int(term.values[0]) if term.operator == "Gt" else int(value) < int(term.values[0])
-
-
-def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
-    for toleration in tolerations:
-        if toleration.effect not in ("", taint.effect):
-            continue
-        if toleration.operator == "Exists" and toleration.key in ("", taint.key):
-            return True
-        if toleration.operator == "Equal" and (toleration.key, toleration.value) == (taint.key, taint.value):
-            return True
-    return False
-
-
-def size_choices(shape: Shape) -> list[dict[str, int]]:
-    """The sizes to try, the full one first; the least one where the job allows fewer members."""
+def size_choices(shape: Shape) -> list[Size]:
+    """The sizes to try: the full one, then the least one that the job allows where that is smaller."""
     full = {role.name: role.replicas for role in shape.roles}
     least = {role.name: role.least for role in shape.roles}
-    if least == full or sum(least.values()) < shape.least_members:
-        return [full]
-    return [full, least]
+    missing = shape.least_members - sum(least.values())
+    for role in shape.roles:
+        more = min(max(missing, 0), role.replicas - role.least)
+        least[role.name] += more
+        missing -= more
+    return [Size(members, needs_of(shape, members)) for members in ([full] if least == full else [full, least])]
 
 
-def needs_of(shape: Shape, sizes: dict[str, int]) -> Resources:
-    """What a gang of these sizes needs in all."""
+def needs_of(shape: Shape, members: dict[str, int]) -> Resources:
+    """What so many members of each role need in all."""
     out: Resources = {}
     for role in shape.roles:
         for name, amount in role.needs.items():
-            out[name] = out.get(name, 0) + amount * sizes.get(role.name, 0)
+            out[name] = out.get(name, 0) + amount * members.get(role.name, 0)
     return out

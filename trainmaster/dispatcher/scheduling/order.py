@@ -5,10 +5,17 @@ divided by its weight, is lowest goes next; applied again at each level of the t
 """
 
 from collections.abc import Iterator
+from heapq import heappop, heappush, heapreplace
 
+from trainmaster.dispatcher.scheduling.fit import needs_of
 from trainmaster.dispatcher.scheduling.room import dominant
-from trainmaster.dispatcher.scheduling.view import ClassKey, View
+from trainmaster.dispatcher.scheduling.view import ClassKey, StaticKey, View
 from trainmaster.protocol.quantities import Resources
+
+Head = tuple[int, int, float, int]
+"""A job's place in its queue: minus the value of its class, then its static key."""
+Heads = list[tuple[Head, ClassKey, Iterator[StaticKey]]]
+"""A heap of classes with the place of their first job and those behind it."""
 
 
 class Usage:
@@ -20,13 +27,7 @@ class Usage:
         self.by_queue: dict[int, Resources] = {}
         self.jobs: dict[int, int] = {}
         for run in view.runs.values():
-            shape = view.shapes[run.shape_id]
-            sizes = dict(run.sizes)
-            needs: Resources = {}
-            for role in shape.roles:
-                for name, amount in role.needs.items():
-                    needs[name] = needs.get(name, 0) + amount * sizes.get(role.name, 0)
-            self.add(run.queue_id, needs)
+            self.add(run.queue_id, needs_of(view.shapes[run.shape_id], dict(run.sizes)))
 
     def add(self, queue_id: int, needs: Resources) -> None:
         """Charge a start to the queue and all above it."""
@@ -41,59 +42,64 @@ class Usage:
 
 
 class Turns:
-    """Gives out classes of jobs one turn at a time; a class that is blocked is not given again in this cycle."""
+    """Gives out classes of jobs one turn at a time; a class that is blocked is not given again in this cycle.
+
+    Heaps at each level of the tree: a turn changes the shares on the way from the root to one queue only, and these queues are
+    the tops of their heaps.
+    """
 
     def __init__(self, view: View, usage: Usage) -> None:
         self._view = view
         self._usage = usage
-        self._left: dict[int, dict[ClassKey, Iterator[object]]] = {}
-        self._heads: dict[int, dict[ClassKey, tuple[int, int, float, int]]] = {}
-        self._active: dict[int, int] = {}
+        self._classes: dict[int, Heads] = {}
+        """By queue: its classes by the place of their first job."""
+        self._children: dict[int | None, list[tuple[float, int]]] = {}
+        """By queue, or None above the roots: the queues below that have something to start, by share."""
         for queue_id, classes in view.waiting.items():
-            if queue_id not in view.queues:
-                continue
-            self._heads[queue_id] = {}
-            for key, keys in classes.items():
-                self._advance(queue_id, key, iter(keys))
-            self._mark(queue_id, 1)
+            if queue_id in view.queues:
+                heads = self._classes.setdefault(queue_id, [])
+                for key, keys in classes.items():
+                    self._push(heads, key, iter(keys))
+        active = {queue.id for queue_id in self._classes for queue in view.ancestry(queue_id)}
+        for queue_id in sorted(active):
+            parent = view.queues[queue_id].parent_id
+            heappush(self._children.setdefault(parent, []), (usage.share(queue_id), queue_id))
 
-    def _advance(self, queue_id: int, key: ClassKey, rest: Iterator[object]) -> None:
+    def _push(self, heads: Heads, key: ClassKey, rest: Iterator[StaticKey]) -> None:
         head = next(rest, None)
-        if head is None:
-            self._heads[queue_id].pop(key, None)
-            return
-        self._left.setdefault(queue_id, {})[key] = rest
-        value = self._view.classes[key.class_id].value
-        self._heads[queue_id][key] = (-value, *head)  # type: ignore[misc]
-
-    def _mark(self, queue_id: int, change: int) -> None:
-        for queue in self._view.ancestry(queue_id):
-            self._active[queue.id] = self._active.get(queue.id, 0) + change
+        if head is not None:
+            value = self._view.classes[key.class_id].value
+            heappush(heads, ((-value, *head), key, rest))
 
     def next(self) -> tuple[ClassKey, int] | None:
         """The class whose turn it is and the key of its first job; None when nothing is left."""
         level: int | None = None
-        while True:
-            children = [child for child in self._view.children.get(level, ()) if self._active.get(child, 0) > 0]
-            if not children:
-                break
-            level = min(children, key=lambda child: (self._usage.share(child), child))
+        while children := self._children.get(level):
+            level = children[0][1]
         if level is None:
             return None
-        heads = self._heads[level]
-        key = min(heads, key=lambda key: (heads[key], key))
-        return key, heads[key][-1]
+        head, key, _ = self._classes[level][0]
+        return key, head[-1]
 
     def done(self, key: ClassKey) -> None:
-        """The first job of the class was dealt with; its next one may have a turn."""
-        self._advance(key.queue_id, key, self._left[key.queue_id][key])
-        self._close_if_empty(key.queue_id)
+        """The first job of the class, which had the turn, was dealt with; its next one may have a turn."""
+        heads = self._classes[key.queue_id]
+        _, _, rest = heappop(heads)
+        self._push(heads, key, rest)
+        self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:
-        """No job of this class can start in this cycle."""
-        del self._heads[key.queue_id][key]
-        self._close_if_empty(key.queue_id)
+        """No job of this class, which had the turn, can start in this cycle."""
+        heads = self._classes[key.queue_id]
+        heappop(heads)
+        if not heads:
+            self._settle(key.queue_id)
 
-    def _close_if_empty(self, queue_id: int) -> None:
-        if not self._heads[queue_id]:
-            self._mark(queue_id, -1)
+    def _settle(self, queue_id: int) -> None:
+        """Put the queue that had the turn, and those above it, where they belong now."""
+        for queue in self._view.ancestry(queue_id):
+            siblings = self._children[queue.parent_id]
+            if self._classes.get(queue.id) or self._children.get(queue.id):
+                heapreplace(siblings, (self._usage.share(queue.id), queue.id))
+            else:
+                heappop(siblings)

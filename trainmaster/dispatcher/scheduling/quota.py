@@ -2,7 +2,7 @@
 
 from trainmaster.dispatcher.scheduling.order import Usage
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.protocol.quantities import Resources, format_quantity
+from trainmaster.protocol.quantities import Resources, format_apart, format_quantity
 
 
 def over_limit(view: View, usage: Usage, queue_id: int, needs: Resources) -> str | None:
@@ -18,7 +18,7 @@ def over_limit(view: View, usage: Usage, queue_id: int, needs: Resources) -> str
                 )
         running = usage.jobs.get(queue.id, 0)
         if queue.max_running is not None and running >= queue.max_running:
-            return f"queue {queue.path} runs {running} jobs, its limit is {queue.max_running}"
+            return f"queue {queue.path} runs {running} of at most {queue.max_running} jobs"
     return None
 
 
@@ -27,8 +27,8 @@ def never_within_limits(view: View, queue_id: int, needs: Resources) -> str | No
     for queue in view.ancestry(queue_id):
         for name, limit in queue.limits.items():
             if needs.get(name, 0) > limit:
-                return (
-                    f"it needs {format_quantity(name, needs[name])} {name}, and queue {queue.path} is limited to"
-                    f" {format_quantity(name, limit)}"
-                )
+                needed, allowed = format_apart(name, needs[name], limit)
+                return f"it needs {needed} {name}, and queue {queue.path} is limited to {allowed}"
+        if queue.max_running == 0:
+            return f"queue {queue.path} may run no job at all"
     return None

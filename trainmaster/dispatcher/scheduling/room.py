@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.view import LiveRun, View
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
 
 
@@ -37,9 +38,14 @@ class Node:
             free.get("memory", 0) - needs.get("memory", 0),
         )
 
-    def take(self, needs: Resources) -> None:
+    def holds(self, needs: Resources) -> int:
+        """How many members with these needs find place."""
+        free = self.free
+        return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
+
+    def take(self, needs: Resources, count: int = 1) -> None:
         for name, amount in needs.items():
-            self.free[name] = self.free.get(name, 0) - amount
+            self.free[name] = self.free.get(name, 0) - amount * count
 
 
 class Room:
@@ -47,6 +53,10 @@ class Room:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
+        self._of_group: dict[str, list[Node]] = {}
+        for node in nodes:
+            self._of_group.setdefault(node.group.name, []).append(node)
+        self._total: Resources | None = None
 
     @classmethod
     def empty(cls, report: CapacityReport) -> "Room":
@@ -63,30 +73,36 @@ class Room:
             room.subtract(run, view.shapes[run.shape_id])
         return room
 
-    def copy(self) -> "Room":
-        return Room([Node(node.group, dict(node.free)) for node in self.nodes])
-
     def subtract(self, run: LiveRun, shape: Shape) -> None:
-        """Take away a live run. Members for which there is no node left in their group take from the first that there is.
+        """Take away a live run, wherever in its groups it is laid out.
 
         A free amount below zero means that the cluster has shrunk under its runs; nothing new fits there until it is made up.
         """
         needs = {role.name: role.needs for role in shape.roles}
-        placed: dict[str, int] = {}
+        missing = dict(run.sizes)
         for group, roles in run.placement:
-            nodes = [node for node in self.nodes if node.group.name == group]
             for role, count in roles:
-                placed[role] = placed.get(role, 0) + count
-                _take_anywhere(nodes or self.nodes, needs.get(role, {}), count)
-        for role, size in run.sizes:
-            _take_anywhere(self.nodes, needs.get(role, {}), size - placed.get(role, 0))
+                # An agent's word moves members; it never makes more of them than the run has.
+                placed = min(max(count, 0), missing.get(role, 0))
+                missing[role] = missing.get(role, 0) - placed
+                _take_anywhere(self._of_group.get(group, self.nodes), needs.get(role, {}), placed)
+        for role, count in missing.items():
+            _take_anywhere(self.nodes, needs.get(role, {}), count)
+        self._total = None
+
+    def take(self, node: Node, needs: Resources, count: int) -> None:
+        """Take members from one of its nodes."""
+        node.take(needs, count)
+        self._total = None
 
     def total(self) -> Resources:
-        out: Resources = {}
-        for node in self.nodes:
-            for name, amount in node.free.items():
-                out[name] = out.get(name, 0) + amount
-        return out
+        """What is free on all nodes together."""
+        if self._total is None:
+            self._total = {}
+            for node in self.nodes:
+                for name, amount in node.free.items():
+                    self._total[name] = self._total.get(name, 0) + amount
+        return self._total
 
 
 def _take_anywhere(nodes: list[Node], needs: Resources, count: int) -> None:
@@ -95,7 +111,18 @@ def _take_anywhere(nodes: list[Node], needs: Resources, count: int) -> None:
         if fitting:
             min(fitting, key=lambda node: node.leftover(needs)).take(needs)
         elif nodes:
-            nodes[0].take(needs)
+            _take_in_pieces(nodes, needs)
+
+
+def _take_in_pieces(nodes: list[Node], needs: Resources) -> None:
+    """For a member that this layout has no node for: its cluster knows where it is, and what it uses is not free, wherever."""
+    for name, amount in needs.items():
+        missing = amount
+        for node in nodes:
+            part = min(missing, max(node.free.get(name, 0), 0))
+            node.take({name: part})
+            missing -= part
+        nodes[0].take({name: missing})
 
 
 def dominant(needs: Resources, total: Resources) -> float:

@@ -4,7 +4,6 @@ Putting the same row again changes nothing, so rows may come twice and in any or
 that absorbed changes equals a view rebuilt from the store; a test holds the two together.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,8 +117,8 @@ class View:
         """Clusters left out for a job after they returned it."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
-        self.children: dict[int | None, list[int]] = {}
         self._keys: dict[int, ClassKey] = {}
+        self._ancestry: dict[int, tuple[Queue, ...]] = {}
         self.runs_on: dict[int, set[int]] = {}
         """By cluster: jobs with a live run there."""
 
@@ -127,16 +126,11 @@ class View:
 
     def put_queue(self, queue: Queue) -> None:
         self.queues[queue.id] = queue
-        self._link_queues()
+        self._ancestry.clear()
 
     def drop_queue(self, queue_id: int) -> None:
         self.queues.pop(queue_id, None)
-        self._link_queues()
-
-    def _link_queues(self) -> None:
-        self.children = {}
-        for queue in sorted(self.queues.values(), key=lambda queue: queue.path):
-            self.children.setdefault(queue.parent_id, []).append(queue.id)
+        self._ancestry.clear()
 
     def put_class(self, priority_class: PriorityClass) -> None:
         self.classes[priority_class.id] = priority_class
@@ -191,10 +185,11 @@ class View:
     def class_of(self, job_id: int) -> ClassKey:
         return self._keys[job_id]
 
-    def ancestry(self, queue_id: int) -> Iterator[Queue]:
+    def ancestry(self, queue_id: int) -> tuple[Queue, ...]:
         """The queue, its parent, and so on to the root."""
-        current: int | None = queue_id
-        while current is not None and current in self.queues:
-            queue = self.queues[current]
-            yield queue
-            current = queue.parent_id
+        found = self._ancestry.get(queue_id)
+        if found is None:
+            queue = self.queues.get(queue_id)
+            above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
+            found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
+        return found

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainmaster.dispatcher.domain import job_machine, run_machine
+from trainmaster.dispatcher.domain import lifecycle, run_machine
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services.stores import Stores
@@ -185,16 +185,11 @@ def follow_run(
     cool_down_factor: float = 1.0,
 ) -> None:
     """Let the job follow its run, and add what has to be stored to the findings."""
-    after = job.job
-    if job.job.attempt == record.ref.attempt and job.job.state.has_live_run:
-        if RunState.RUNNING in outcome.passed:
-            after = job_machine.run_started(after)
-        if outcome.run.state.is_terminal:
-            settled = job_machine.settle(after, ending, policy, now)
-            after = settled.job
-            if settled.cool_down_seconds:
-                seconds = settled.cool_down_seconds * cool_down_factor
-                found.cool_downs.append((job.id, record.cluster_id, seconds, ending.message))
+    settled = lifecycle.follow(job.job, record.ref.attempt, outcome, ending, policy, now)
+    after = settled.job
+    if settled.cool_down_seconds:
+        seconds = settled.cool_down_seconds * cool_down_factor
+        found.cool_downs.append((job.id, record.cluster_id, seconds, ending.message))
     details: dict[str, object] = {}
     if after.state is not job.job.state:
         details["job"] = after.state.value
@@ -249,11 +244,10 @@ async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, fo
     records = await runs.lock(tx, refs)
     now = await to_epoch(tx)
     for record in records.values():
-        after = run_machine.give_up(record.run)
-        if after == record.run:
+        outcome = lifecycle.give_up(record.run)
+        if outcome is None:
             continue
-        outcome = run_machine.Outcome(Verdict.APPLIED, after, run_machine.states_passed(record.run.state, after.state))
-        found.changes.append(runs.RunChange(record.ref, after, result={"message": ending.message}))
+        found.changes.append(runs.RunChange(record.ref, outcome.run, result={"message": ending.message}))
         follow_run(found, record, jobs[record.ref.job_key], outcome, ending, Retries(), now)
 
 

@@ -1,7 +1,8 @@
 """Logs of a job wherever it runs: what the agent streams while a run lives, what was kept when it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
@@ -24,6 +25,7 @@ STREAM_SECONDS = 30.0
 """A stream that its follower does not keep alive for so long is over."""
 _LOOK_SECONDS = 2.0
 TAIL_BYTES = 65_536
+_closings: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,10 @@ async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[
         tails = await runs.tails(tx, ref)
     for tail in tails:
         end = tail.start + len(tail.data.encode())
-        piece = seen.news(
-            LogChunk(role=tail.role, index=tail.index, offset=tail.start, data=tail.data, next_offset=end)
-        )
+        chunk = LogChunk(role=tail.role, index=tail.index, offset=tail.start, data=tail.data, next_offset=end)
+        if (chunk.role, chunk.index) not in seen.offsets:
+            chunk = _end_of(chunk, seen.options.tail_bytes)
+        piece = seen.news(chunk)
         if piece is not None:
             yield piece
 
@@ -146,8 +149,17 @@ async def _live(
                         return
                     yield {"alive": True}
         finally:
-            async with stores.database.transaction() as tx:
-                await agents.close_stream(tx, stream)
+            # A follower who hangs up cancels whatever is awaited here; the closing goes on without it.
+            closing = asyncio.create_task(_close(stores, stream))
+            _closings.add(closing)
+            closing.add_done_callback(_closings.discard)
+            await asyncio.shield(closing)
+
+
+async def _close(stores: Stores, stream: str) -> None:
+    with suppress(ProblemError):
+        async with stores.database.transaction() as tx:
+            await agents.close_stream(tx, stream)
 
 
 async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, options: LogOptions) -> None:
@@ -205,11 +217,26 @@ async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) ->
             record = (await runs.lock(tx, [ref])).get(ref)
             if record is None or record.cluster_id != caller.cluster_id:
                 raise ProblemError(Code.NOT_FOUND, f"this cluster has no run {stream!r}")
-            await runs.save_tails(tx, ref, [(c.role, c.index, c.offset, c.data) for c in body.chunks])
+            await runs.save_tails(tx, ref, _last_of_each(body.chunks))
             return
         if not await agents.stream_is_open(tx, stream, caller.cluster_id):
             raise ProblemError(Code.STREAM_CLOSED, "nobody follows this stream any more")
     stores.soft.relay(stream, orjson.dumps(body.model_dump(mode="json", by_alias=True)))
+
+
+def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str]]:
+    """One tail for each member, its newest and never more than is kept: role, index, byte offset, text."""
+    newest = {(chunk.role, chunk.index): _end_of(chunk, TAIL_BYTES) for chunk in chunks}
+    return [(chunk.role, chunk.index, chunk.offset, chunk.data) for chunk in newest.values()]
+
+
+def _end_of(chunk: LogChunk, most: int) -> LogChunk:
+    """The chunk's last bytes, so many at most."""
+    data = chunk.data.encode()
+    cut = len(data) - most
+    if cut <= 0:
+        return chunk
+    return chunk.model_copy(update={"offset": chunk.offset + cut, "data": data[cut:].decode(errors="ignore")})
 
 
 def _run_of(stream: str) -> RunRef | None:

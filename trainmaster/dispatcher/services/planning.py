@@ -27,7 +27,6 @@ from trainmaster.protocol.agent import CapacityReport, run_digest
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
-from trainmaster.protocol.quantities import parse_resources
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause, JobState
 from trainmaster.protocol.tenants import ClusterSpec
@@ -156,7 +155,7 @@ def _queue(row: tenants.QueueRow) -> Queue:
         path=spec.path,
         parent_id=row.parent_id,
         weight=spec.weight,
-        limits=parse_resources(spec.limits),
+        limits=spec.limit_amounts,
         max_running=spec.max_running,
         allowed_kinds=frozenset(spec.allowed_kinds),
         held=spec.held,
@@ -206,7 +205,9 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
             if record.version == versions[job_id] and record.job.state is JobState.QUEUED
         }
         there = {
-            cluster.id for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
+            cluster.id
+            for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
+            if not cluster.cordoned
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
         specs = await job_store.specs(tx, [record.spec_id for key, record in fresh.items() if key in starts])

@@ -239,7 +239,7 @@ async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
     for row in await tenants.cluster_overview(tx):
         spec = ClusterSpec.model_validate(row.spec).model_dump(mode="json", by_alias=True, exclude_none=True)
         report = None if row.report is None else CapacityReport.model_validate(row.report)
-        heard = row.contact_at is not None and row.contact_at.year > 1
+        heard = row.contact_at is not None and row.contact_at.year > 1970
         out.append(
             {
                 **spec,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from trainmaster.dispatcher.domain import job_machine, run_machine
+from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import runs, tenants
@@ -17,13 +17,13 @@ from trainmaster.protocol.base import Name40, QueuePath, Strict
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, parse_job_id
 from trainmaster.protocol.jobs import LabelKey, LabelValue
-from trainmaster.protocol.states import JobState, StopCause
+from trainmaster.protocol.states import JobState
 
 BATCH = 1000
 
 
 class Action(StrEnum):
-    """What can be done to jobs, with the machine's function and the stop it asks of a live run."""
+    """What can be done to jobs, with the machine's function."""
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
@@ -38,10 +38,6 @@ class Action(StrEnum):
             Action.RESUME: job_machine.resume,
             Action.RETRY: job_machine.retry,
         }[self]
-
-    @property
-    def stop_cause(self) -> StopCause | None:
-        return {Action.CANCEL: StopCause.CANCEL, Action.SUSPEND: StopCause.SUSPEND}.get(self)
 
 
 class JobPatch(Strict):
@@ -128,12 +124,12 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
         raise ProblemError(Code.INVALID_PARAMETER, "the filter is empty; name at least one condition")
     queue_ids: tuple[int, ...] | None = None
     if wanted.queue is not None:
-        if not (await tenants.queues_by_path(tx, [wanted.queue])):
-            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}")
         queue_ids = tuple(await tenants.queue_ids_below(tx, [wanted.queue]))
     if not caller.is_admin:
         own = set(await tenants.queue_ids_below(tx, caller.queues))
         queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
+    if wanted.queue is not None and not queue_ids:
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}")
     class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
     known = {state.value for state in JobState} | {"cancelling", "suspending"}
     wrong = sorted(set(wanted.states) - known)
@@ -170,8 +166,8 @@ async def _act_on(
         if after == record.job:
             continue
         run = live.get(key)
-        if run is not None and action.stop_cause is not None:
-            changes.append((run, run_machine.ask_stop(run.run, action.stop_cause)))
+        if run is not None and (stopped := lifecycle.stop_for(after, run.run)) != run.run:
+            changes.append((run, stopped))
         transitions.append(
             store.Transition(
                 record,

@@ -23,7 +23,7 @@ from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.jobs import JobSpec
 
 _MOST_MISTAKES = 50
-_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,19 @@ def mistakes_of(error: ValidationError, prefix: str = "") -> tuple[Mistake, ...]
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake."""
+    """The JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL."""
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
+    if _ESCAPED_NUL.search(body):
+        raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
+    return value
+
+
+def without_nul(body: bytes) -> bytes:
+    """JSON text with U+FFFD for each NUL, for what processes print into it and nobody can be asked to mend."""
+    return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
 
 
 def prepare(body: bytes, most_jobs: int) -> tuple[bool, list[PreparedJob]]:
@@ -67,8 +75,6 @@ def prepare(body: bytes, most_jobs: int) -> tuple[bool, list[PreparedJob]]:
     Raises ProblemError with up to 50 mistakes, each with its path.
     """
     value = parse_json(body)
-    if _ESCAPED_NUL.search(body):
-        raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
     if not isinstance(value, dict):
         raise ProblemError(Code.MALFORMED_BODY, 'the body is a job, or {"jobs": [...]}; it has to be a JSON object')
     many = "jobs" in value and "roles" not in value
@@ -99,7 +105,7 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str]) -> list[Prepared
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
-                prepared.append(_prepared(spec))
+                prepared.append(_prepared(spec, prefix))
         if len(mistakes) >= _MOST_MISTAKES:
             break
     if mistakes:
@@ -125,18 +131,22 @@ def _admission(spec: JobSpec, prefix: str) -> list[Mistake]:
     return out
 
 
-def _prepared(spec: JobSpec) -> PreparedJob:
+def _prepared(spec: JobSpec, prefix: str) -> PreparedJob:
     try:
         shape, shape_hash = shape_bytes(spec)
-    except ValueError as error:
-        mistake = Mistake(path="roles", message=str(error))
+        whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
+    except (
+        ValueError,
+        orjson.JSONEncodeError,
+    ) as error:  # a quantity that cannot be read; nested too deep to be written
+        mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
         raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
     return PreparedJob(
         name=spec.name,
         queue=spec.queue,
         priority_class=spec.priority_class,
         priority=spec.priority,
-        spec=orjson.dumps(spec.to_wire() | {"kind": "Job"}),
+        spec=whole,
         shape=shape,
         shape_hash=shape_hash,
         held=spec.suspend,
@@ -154,12 +164,15 @@ class Submitted:
 
 async def submit(tx: Transaction, stores: Stores, caller: Caller, jobs: Sequence[PreparedJob]) -> list[Submitted]:
     """Store jobs in the caller's transaction. Raises ProblemError and stores none when one of them may not be."""
-    queues = await tenants.queues_by_path(tx, {job.queue for job in jobs})
-    for path in sorted({job.queue for job in jobs}):
+    paths = sorted({job.queue for job in jobs})
+    await tenants.hold_queues(tx, paths)
+    queues = await tenants.queues_by_path(tx, paths)
+    for path in paths:
         _check_queue(caller, path, queues.get(path))
     classes = {row.spec.name: row for row in await tenants.classes(tx)}
     default = next((row for row in classes.values() if row.spec.default), None)
-    for path, queue in queues.items():
+    for path in paths:
+        queue = queues[path]
         if queue.spec.max_queued is not None:
             await _check_room(tx, path, queue.id, queue.spec.max_queued, sum(1 for job in jobs if job.queue == path))
     shapes = await store.shape_ids(tx, {job.shape_hash: job.shape for job in jobs})

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Row as Row
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -20,6 +20,7 @@ _SETTINGS = (
     " -c application_name=trainmaster"
 )
 _RETRIED = {"40001", "40P01"}  # serialization failure, deadlock
+_BAD_VALUE = {"", "22003", "22021", "22P05"}  # refused by the driver, out of range, no text, no JSON text
 
 
 class StoreAwayError(ProblemError):
@@ -56,6 +57,10 @@ def map_error(error: Exception) -> Exception:
             return StoreAwayError("Postgres does not answer; try again in a moment")
         if state in ("55P03", "57014") or state in _RETRIED:
             return ProblemError(Code.TOO_BUSY, "the store took too long for this; try again", retry_after=1.0)
+        if state == "23503":
+            return ProblemError(Code.CONFLICT, "something this refers to was just removed, or has just come into use")
+        if isinstance(error, DataError) and state in _BAD_VALUE:
+            return ProblemError(Code.INVALID_SPEC, "a number is too large, or a text has a NUL character")
     if isinstance(error, OSError | asyncio.TimeoutError):
         return StoreAwayError("Postgres does not answer; try again in a moment")
     return error
@@ -143,7 +148,11 @@ async def to_epoch(tx: Transaction) -> float:
 
 
 def dumps(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    """A value as the store takes JSON. Raises ProblemError for whole numbers beyond 64 bits and nesting beyond 254."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise ProblemError(Code.INVALID_SPEC, f"this cannot be kept: {error}") from error
 
 
 def driver_url(url: str) -> str:

@@ -3,6 +3,7 @@
 Every change of a job goes through ``write``: new values, the next version and one event, in the caller's transaction.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -284,7 +285,7 @@ class Filter:
             parameters["f_states"] = list(self.states)
         if self.name is not None:
             parts.append("j.name LIKE :f_name")
-            parameters["f_name"] = self.name.replace("%", r"\%").replace("_", r"\_").replace("*", "%")
+            parameters["f_name"] = re.sub(r"([\\%_])", r"\\\1", self.name).replace("*", "%")
         if self.class_id is not None:
             parts.append("j.class_id = :f_class")
             parameters["f_class"] = self.class_id

@@ -140,6 +140,16 @@ async def keep_answer(tx: Transaction, caller: Caller, route: str, key: str, sta
     )
 
 
+async def drop_idempotency(tx: Transaction, caller: Caller, route: str, key: str) -> None:
+    """Forget an idempotency key whose work was refused, so that it may come with a mended body."""
+    await tx.run(
+        "DELETE FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key",
+        caller=caller.key_id,
+        route=route,
+        key=key,
+    )
+
+
 async def note_audit(
     tx: Transaction,
     caller: Caller | None,

@@ -56,9 +56,13 @@ DO $$
 DECLARE day date;
 BEGIN
   FOR day IN SELECT (current_date - 1 + n)::date FROM generate_series(0, {PARTITION_DAYS_AHEAD + 1}) AS n LOOP
-    EXECUTE format(
-      'CREATE TABLE IF NOT EXISTS %I PARTITION OF events FOR VALUES FROM (%L) TO (%L)',
-      'events_' || to_char(day, 'YYYYMMDD'), day, day + 1);
+    BEGIN
+      EXECUTE format(
+        'CREATE TABLE IF NOT EXISTS %I PARTITION OF events FOR VALUES FROM (%L) TO (%L)',
+        'events_' || to_char(day, 'YYYYMMDD'), day, day + 1);
+    EXCEPTION WHEN check_violation THEN
+      NULL; -- events of this day came before its partition and are in the default one; the rest of the day follows them
+    END;
   END LOOP;
 END $$
 """

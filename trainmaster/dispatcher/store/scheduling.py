@@ -133,7 +133,7 @@ async def leases(tx: Transaction) -> Sequence[Row[Any]]:
     return await tx.all(
         """
         SELECT cluster_id, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds_left
-        FROM cluster_contacts WHERE lease_until > '-infinity'
+        FROM cluster_contacts WHERE lease_until > 'epoch'
         """
     )
 

@@ -46,10 +46,7 @@ class SoftState:
             self._listener = asyncio.create_task(self._listen(), name="redis-wake-ups")
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._listener] if self._listener else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end([*self._tasks, *([self._listener] if self._listener else [])])
         if self._redis is not None:
             with contextlib.suppress(RedisError, OSError):
                 await self._redis.aclose()
@@ -97,8 +94,7 @@ class SoftState:
             if not self._followers[stream]:
                 del self._followers[stream]
             if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await _end([task])
 
     def _notify(self, channel: str, names: Iterable[str]) -> None:
         for name in names:
@@ -162,6 +158,20 @@ class SoftState:
             except (TimeoutError, RedisError, OSError) as error:
                 self._went_away(error)
             await asyncio.sleep(random.uniform(0.5, 1.0))
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended.
+
+    Once may not do: before Python 3.12 ``asyncio.wait_for``, with which redis sends its commands, loses a cancellation that
+    comes just as what it waits for is done (https://github.com/python/cpython/issues/86296).
+    """
+    rest = set(tasks)
+    while rest:
+        for task in rest:
+            task.cancel()
+        done, rest = await asyncio.wait(rest, timeout=0.5)
+        await asyncio.gather(*done, return_exceptions=True)
 
 
 async def wait_set(event: asyncio.Event, seconds: float) -> bool:

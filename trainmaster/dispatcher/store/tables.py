@@ -92,7 +92,7 @@ leadership = Table(
     Column("one", Boolean, primary_key=True, server_default=text("true")),
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("holder", Text, nullable=False, server_default=text("''")),
-    Column("expires_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("expires_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
     CheckConstraint("one", name="one"),
 )
 
@@ -144,8 +144,8 @@ cluster_contacts = Table(
     Column("session", Text),
     Column("holder", Text),
     Column("number", BigInteger, nullable=False, server_default=text("0")),
-    Column("lease_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
-    Column("contact_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("lease_until", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
+    Column("contact_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
     Column("earlier_contact_at", DateTime(timezone=True)),
     Column("agent_version", Text, nullable=False, server_default=text("''")),
     comment="Rewritten at each sync, hence apart from clusters. earlier_contact_at: last contact of the holder before this one.",

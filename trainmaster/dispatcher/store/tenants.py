@@ -51,6 +51,14 @@ async def queues_by_path(tx: Transaction, paths: Iterable[str]) -> dict[str, Que
     return {queue.spec.path: queue for queue in map(_queue, rows)}
 
 
+async def hold_queues(tx: Transaction, paths: Iterable[str]) -> None:
+    """Keep these queues from being removed and from getting their first queue below, until the transaction ends.
+
+    A statement of its own, so that what is read next is as it was when the rows were given.
+    """
+    await tx.run("SELECT 1 FROM queues WHERE path = ANY(:paths) ORDER BY id FOR KEY SHARE", paths=sorted(set(paths)))
+
+
 async def queue_ids_below(tx: Transaction, paths: Iterable[str]) -> list[int]:
     """Ids of these queues and of all below them."""
     rows = await tx.all(
@@ -84,11 +92,13 @@ async def delete_queue(tx: Transaction, queue_id: int) -> None:
 
 
 async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
+    """The queue, locked, and whether it is in use; looked at after the lock was given, so that nothing slips in between."""
+    await tx.run("SELECT 1 FROM queues WHERE path = :path FOR UPDATE", path=path)
     return await tx.first(
         """
         SELECT q.id, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
                EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs
-        FROM queues q WHERE q.path = :path FOR UPDATE
+        FROM queues q WHERE q.path = :path
         """,
         path=path,
     )

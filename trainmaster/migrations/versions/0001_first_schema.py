@@ -109,7 +109,7 @@ def upgrade() -> None:
         sa.Column("one", sa.Boolean(), server_default=sa.text("true"), nullable=False),
         sa.Column("token", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("holder", sa.Text(), server_default=sa.text("''"), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), server_default=sa.text("'epoch'"), nullable=False),
         sa.CheckConstraint("one", name=op.f("ck_leadership_one")),
         sa.PrimaryKeyConstraint("one", name=op.f("pk_leadership")),
     )
@@ -219,8 +219,8 @@ def upgrade() -> None:
         sa.Column("session", sa.Text(), nullable=True),
         sa.Column("holder", sa.Text(), nullable=True),
         sa.Column("number", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column("lease_until", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
-        sa.Column("contact_at", sa.DateTime(timezone=True), server_default=sa.text("'-infinity'"), nullable=False),
+        sa.Column("lease_until", sa.DateTime(timezone=True), server_default=sa.text("'epoch'"), nullable=False),
+        sa.Column("contact_at", sa.DateTime(timezone=True), server_default=sa.text("'epoch'"), nullable=False),
         sa.Column("earlier_contact_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("agent_version", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.ForeignKeyConstraint(

@@ -1,0 +1,198 @@
+"""The demo: real queues, clusters and processes; a live table, then a summary of what was expected and what happened."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from trainmaster.cli.config import write_context
+from trainmaster.cli.embedded import free_port
+from trainmaster.cli.up import Installation
+from trainmaster.client.http import Client
+from trainmaster.client.streams import LogPiece
+from trainmaster.protocol.durations import format_duration
+from trainmaster.protocol.tenants import JobView
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SECONDS = 180.0
+_COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "cancelled": "red", "queued": "yellow", "held": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a job of the demo must come to; ``check`` gives the complaint, or nothing."""
+
+    job: str
+    check: Callable[[Client, JobView], str]
+    ends: bool = True
+
+
+def documents(path: str) -> list[dict[str, Any]]:
+    """The YAML documents of an example, with the folder filled in."""
+    text = (EXAMPLES / path).read_text().replace("@EXAMPLES@", str(EXAMPLES))
+    return [item for item in yaml.safe_load_all(text) if item]
+
+
+def succeeded(_: Client, job: JobView) -> str:
+    return "" if job.state.value == "succeeded" else f"it should have succeeded, it has {job.state}: {job.message}"
+
+
+def at_the_third_run(client: Client, job: JobView) -> str:
+    return succeeded(client, job) or ("" if job.attempt == 3 else f"it should have taken 3 runs, it took {job.attempt}")
+
+
+def on(cluster: str) -> Callable[[Client, JobView], str]:
+    def check(client: Client, job: JobView) -> str:
+        complaint = succeeded(client, job)
+        return complaint or ("" if job.cluster == cluster else f"it should have run on {cluster}, it ran on {job.cluster}")
+
+    return check
+
+
+def trained(client: Client, job: JobView) -> str:
+    """The launcher's log has an accuracy above 90 %."""
+    complaint = succeeded(client, job)
+    text = "".join(piece.data for piece in client.logs(job.id, role="launcher") if isinstance(piece, LogPiece))
+    found = [line for line in text.splitlines() if line.startswith("test accuracy:")]
+    if not complaint and (not found or float(found[-1].split(":")[1]) <= 0.9):
+        complaint = f"its log should end with a test accuracy above 0.9; it has {found or 'none'}"
+    return complaint
+
+
+def never_fits(client: Client, job: JobView) -> str:
+    reason = client.why(job.id)
+    good = job.state.value == "queued" and reason.token.value == "TooLarge" and "64 cpu" in reason.sentence
+    return "" if good else f"its reason should be TooLarge; it is {job.state}, {reason.token}: {reason.sentence}"
+
+
+def submit_all(client: Client) -> list[Expectation]:
+    """Submit the examples; the burst first, so that the private cluster is full when the cloud job comes."""
+    expected = [Expectation(job, on("private")) for job in client.submit(documents("burst/filler.yaml"))]
+    ends = time.monotonic() + 20
+    while any(client.job(item.job).state.value != "running" for item in expected) and time.monotonic() < ends:
+        time.sleep(0.1)
+    expected += [Expectation(job, on("public")) for job in client.submit(documents("burst/cloud.yaml"))]
+    expected += [Expectation(job, trained) for job in client.submit(documents("training/job.yaml"))]
+    expected += [Expectation(job, at_the_third_run) for job in client.submit(documents("flaky/job.yaml"))]
+    expected += [Expectation(job, succeeded) for job in client.submit(documents("sweep/job.yaml"))]
+    expected += [Expectation(job, never_fits, ends=False) for job in client.submit(documents("too-large/job.yaml"))]
+    return expected
+
+
+def table(jobs: list[JobView], now: float) -> Table:
+    out = Table(title="jobs", title_justify="left", header_style="bold")
+    for column in ("job", "queue", "state", "cluster", "run", "waited", "ran"):
+        out.add_column(column)
+    for job in jobs:
+        colour = _COLOURS.get(job.shown_state, "white")
+        waited, ran = times(job, now)
+        state = f"[{colour}]{job.shown_state}[/]"
+        out.add_row(job.id, job.queue, state, job.cluster or "", str(job.attempt or ""), waited, ran)
+    return out
+
+
+def times(job: JobView, now: float) -> tuple[str, str]:
+    """How long a job waited for its first start, and how long it took from then on."""
+    submitted = job.submitted_at.timestamp()
+    if job.started_at is None:
+        return format_duration((job.ended_at.timestamp() if job.ended_at else now) - submitted), ""
+    started = job.started_at.timestamp()
+    ended = job.ended_at.timestamp() if job.ended_at else now
+    return format_duration(started - submitted), format_duration(ended - started)
+
+
+def show_until_ended(client: Client, console: Console, expected: list[Expectation]) -> None:
+    """A live table until every job has ended that should."""
+    ends = time.monotonic() + SECONDS
+    with Live(console=console, refresh_per_second=4, transient=not console.is_terminal) as live:
+        while time.monotonic() < ends:
+            jobs = [client.job(item.job) for item in expected]
+            live.update(table(jobs, time.time()))
+            if all(job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends):
+                # The job that can never run must have been looked at, too.
+                if all(client.why(item.job).tier.value != "not looked at yet" for item in expected if not item.ends):
+                    return
+            time.sleep(0.3)
+
+
+def sum_up(client: Client, console: Console, expected: list[Expectation]) -> int:
+    """The summary; how many jobs were not as expected."""
+    out = Table(title="summary", title_justify="left", header_style="bold")
+    for column in ("", "job", "queue", "cluster, and why that one", "waited", "runs", "ran", "result"):
+        out.add_column(column, overflow="fold")
+    wrong = 0
+    for item in expected:
+        job = client.job(item.job)
+        complaint = item.check(client, job)
+        wrong += bool(complaint)
+        waited, ran = times(job, time.time())
+        where = job.runs[-1].why_here if job.runs else "none: " + client.why(job.id).sentence
+        mark = "[red]✗[/]" if complaint else "[green]✓[/]"
+        out.add_row(mark, job.id, job.queue, where, waited, str(job.attempt), ran, complaint or job.shown_state)
+    console.print(out)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="leave it running afterwards and say what to try")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    folder = Path(tempfile.mkdtemp(prefix="trainmaster-demo-"))
+    installation = Installation(folder, free_port())
+    try:
+        console.print("starting Postgres, Redis, api, scheduler and three clusters: private 4 CPU, public 8 CPU, edge 2 CPU ...")
+        began = time.monotonic()
+        installation.start()
+        with Client(installation.url, installation.keys["admin"]) as client:
+            while any(cluster.state != "ready" for cluster in client.clusters()):
+                time.sleep(0.05)
+            console.print(f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ...")
+            for item in documents("tenants.yaml"):
+                kind, name = item["kind"], item.get("path") or item["name"]
+                client.put(kind, name, item)
+            expected = submit_all(client)
+            show_until_ended(client, console, expected)
+            wrong = sum_up(client, console, expected)
+        console.print(f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all")
+        if options.stay:
+            stay(console, installation)
+    except KeyboardInterrupt:
+        return 130
+    else:
+        return 1 if wrong else 0
+    finally:
+        installation.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def stay(console: Console, installation: Installation) -> None:
+    write_context(installation.url, installation.keys["admin"])
+    console.print(
+        f"""
+It is still running. Try, in another terminal (source .venv/bin/activate first):
+  trainmaster jobs
+  trainmaster why $(trainmaster jobs --name too-large -o json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["id"])')
+  trainmaster submit examples/hello.yaml --follow
+  trainmaster clusters
+API reference: {installation.url}/docs    Ctrl-C stops it.
+"""
+    )
+    while True:
+        for sentence in installation.keep():
+            console.print(sentence)
+        time.sleep(0.3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

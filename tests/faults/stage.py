@@ -1,0 +1,301 @@
+"""The stage of the fault tests: all processes of the system, each of which can be killed, frozen, cut off and started again."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from tests.faults.link import Link
+from tests.waiting import eventually_sync
+from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
+from trainmaster.cli.up import Child
+from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.store.migrate import migrate
+from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+
+LEASE = 1.0
+LIMIT = 4.0
+"""L and D of design section 11."""
+CLUSTERS = ("private", "public", "edge")
+MEMBER = Path(__file__).with_name("member.py")
+_ADMIN = {"Authorization": "Bearer tmk_admin"}
+
+
+@dataclass(slots=True)
+class Expected:
+    """How a job must end. ``may_rerun``: it asked to be started elsewhere when its cluster is out of contact for D."""
+
+    state: str
+    attempts: int
+    may_rerun: bool
+
+
+class Stage:
+    """Two apis, two schedulers, three agents with the local runtime, Postgres and Redis, all real processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.members = folder / "members"
+        self.children: dict[str, Child] = {}
+        self.links: dict[str, Link] = {}
+        self.api_ports = [free_port(), free_port()]
+        self.redis_port = free_port()
+        self.postgres = EmbeddedPostgres(folder / "pg")
+        self.expected: dict[str, Expected] = {}
+
+    # -- building up and tearing down
+
+    def start(self) -> None:
+        """Start everything and wait until every cluster is ready."""
+        for sub in ("logs", "members", "agents"):
+            (self.folder / sub).mkdir(parents=True)
+        url = self.postgres.start()
+        self.env = {
+            **os.environ,
+            "DATABASE_URL": url,
+            "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/0",
+            "TRAINMASTER_LEASE_SECONDS": str(LEASE),
+            "TRAINMASTER_LOST_MARGIN_SECONDS": "0.5",
+            "TRAINMASTER_LEADER_SECONDS": "2",
+            "TRAINMASTER_COOL_DOWN_FACTOR": "0.1",
+        }
+        migrate(url)
+        settings = Settings.model_validate({"database_url": url})
+        clusters = [ClusterSpec(name=kind.value, cluster_kind=kind) for kind in ClusterKind]
+        secrets = {"admin": "tmk_admin"} | {name: f"tmk_{name}" for name in CLUSTERS}
+        queue = QueueSpec(path="default", allowed_kinds=tuple(ClusterKind))
+        asyncio.run(make_local_installation(settings, clusters, secrets, [queue]))
+        self._add("redis", redis_command(self.redis_port)).start()
+        program = [sys.executable, "-m", "trainmaster.cli.main"]
+        for number, port in enumerate(self.api_ports):
+            self._add(f"api-{number}", [*program, "serve", "--port", str(port)]).start()
+        for number in range(2):
+            self._add(f"scheduler-{number}", [*program, "scheduler"]).start()
+        for number, port in enumerate(self.api_ports):
+            process = self.children[f"api-{number}"].process
+            assert process is not None
+            wait_for_port(port, process, 30, f"api-{number}")
+        for number, name in enumerate(CLUSTERS):
+            self._start_agent(program, name, self.api_ports[number % 2 :] + self.api_ports[: number % 2])
+        eventually_sync(lambda: self.cluster_states() == {"ready"}, 30)
+
+    def _add(self, name: str, command: list[str]) -> Child:
+        child = Child(name, command, self.env, self.folder / "logs" / f"{name}.log")
+        self.children[name] = child
+        return child
+
+    def _start_agent(self, program: list[str], name: str, targets: list[int]) -> None:
+        self.links[name] = Link(targets)
+        home = self.folder / "agents" / name
+        home.mkdir()
+        (home / "key").write_text(f"tmk_{name}")
+        nodes = [{"name": "node", "count": 4, "allocatable": {"cpu": "4", "memory": "16Gi"}}]
+        (home / "cluster.yaml").write_text(yaml.safe_dump({"nodes": nodes}))
+        options = {
+            "--url": f"http://127.0.0.1:{self.links[name].port}",
+            "--cluster": str(home / "cluster.yaml"),
+            "--state-dir": str(home / "state"),
+            "--key-file": str(home / "key"),
+        }
+        self._add(
+            f"agent-{name}", [*program, "agent", "run", *[word for pair in options.items() for word in pair]]
+        ).start()
+
+    def stop(self) -> None:
+        for child in self.children.values():
+            if child.process is not None and child.process.poll() is None:
+                child.process.send_signal(signal.SIGCONT)
+                child.process.kill()
+                child.process.wait()
+        for link in self.links.values():
+            link.close()
+        for process in self.member_processes():
+            process.kill()
+        self.postgres.stop("immediate")
+
+    # -- faults
+
+    def kill(self, name: str) -> None:
+        process = self.children[name].process
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def revive(self, name: str) -> None:
+        self.children[name].start()
+
+    def freeze(self, name: str) -> None:
+        self._signal(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, sign: signal.Signals) -> None:
+        process = self.children[name].process
+        assert process is not None
+        process.send_signal(sign)
+
+    def restart_postgres(self, mode: str) -> None:
+        self.postgres.stop(mode)
+        self.postgres.restart()
+
+    def flush_redis(self) -> None:
+        subprocess.run([sys.executable, "-c", _FLUSH, str(self.redis_port)], check=True)
+
+    # -- jobs
+
+    def submit(self, name: str, seconds: float, *, failures: int = 0, replicas: int = 1, requeue: bool = False) -> str:
+        """Submit a job, again and again with the same idempotency key until it is acknowledged; its id."""
+        command = [sys.executable, "-I", "-S", str(MEMBER), str(self.members), str(seconds), str(failures)]
+        spec: dict[str, Any] = {
+            "kind": "Job",
+            "name": name,
+            "queue": "default",
+            "stopGrace": "1s",
+            "retries": {"limit": failures, "backOff": "100ms"},
+            "roles": [
+                {"name": "main", "replicas": replicas, "template": {"command": command, "resources": {"cpu": "500m"}}}
+            ],
+        }
+        if requeue:
+            spec["onDisconnect"] = {"requeueAfter": f"{LIMIT:.0f}s"}
+        answer = self.request(
+            "POST", "/v1/jobs", json=spec, headers={"Idempotency-Key": f"{name}-{os.urandom(8).hex()}"}
+        )
+        assert answer.status_code == 201, answer.text
+        job_id = str(answer.json()["id"])
+        self.expected[job_id] = Expected("succeeded", failures + 1, requeue)
+        return job_id
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Ask either api, until one answers with something else than 503."""
+        headers = _ADMIN | options.pop("headers", {})
+        ends = time.monotonic() + 60
+        number = 0
+        while True:
+            port = self.api_ports[number % 2]
+            number += 1
+            try:
+                answer = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, timeout=10, **options)
+                if answer.status_code != 503:
+                    return answer
+                assert "retry-after" in answer.headers
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < ends, f"no api answered {method} {path} for 60 s"
+            time.sleep(0.05)
+
+    def cluster_states(self) -> set[str]:
+        return {cluster["state"] for cluster in self.request("GET", "/v1/clusters").json()["clusters"]}
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """All jobs, by id."""
+        out: dict[str, dict[str, Any]] = {}
+        cursor = ""
+        while True:
+            page = self.request("GET", f"/v1/jobs?limit=1000{cursor}").json()
+            out |= {job["id"]: job for job in page["jobs"]}
+            if page["next"] is None:
+                return out
+            cursor = f"&cursor={page['next']}"
+
+    # -- what must hold afterwards
+
+    def await_all_ended(self, seconds: float = 60) -> None:
+        def ended() -> bool:
+            return all(job["state"] in ("succeeded", "failed", "cancelled") for job in self.jobs().values())
+
+        try:
+            eventually_sync(ended, seconds)
+        except AssertionError as error:
+            left = {
+                key: (job["shownState"], job.get("message"), job.get("cluster")) for key, job in self.jobs().items()
+            }
+            late = {key: value for key, value in left.items() if value[0] not in ("succeeded", "failed", "cancelled")}
+            raise AssertionError(f"not ended: {late}") from error
+
+    def check(self, *, reruns_allowed: bool) -> None:
+        """Every job ended exactly as it should, none was lost or doubled, nothing is left behind, no copies met."""
+        self.await_all_ended()
+        jobs = self.jobs()
+        assert jobs.keys() == self.expected.keys(), "jobs lost or doubled"
+        for job_id, expected in self.expected.items():
+            job = jobs[job_id]
+            assert job["state"] == expected.state, (job_id, job)
+            if reruns_allowed and expected.may_rerun:
+                assert job["attempt"] >= expected.attempts, (job_id, job)
+            else:
+                assert job["attempt"] == expected.attempts, (
+                    f"{job_id} was stopped though nobody asked: {self.history(job_id)}"
+                )
+        eventually_sync(lambda: not self.member_processes(), 10)
+        overlaps = self.members / "overlaps"
+        assert not overlaps.exists(), overlaps.read_text()
+
+    def history(self, job_id: str) -> Any:
+        return self.request("GET", f"/v1/jobs/{job_id}/events").json()
+
+    def member_processes(self) -> list[psutil.Process]:
+        """Living processes of members of this stage."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            words = process.info["cmdline"] or []
+            if str(self.members) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+
+_FLUSH = "import sys, redis; redis.Redis(port=int(sys.argv[1])).flushall()"
+
+
+@dataclass
+class Flow:
+    """Submits jobs of all sorts from a thread of its own, evenly over some seconds."""
+
+    stage: Stage
+    jobs: int
+    seconds: float
+    _thread: threading.Thread = field(init=False)
+    _error: list[BaseException] = field(default_factory=list)
+
+    def __enter__(self) -> "Flow":
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "submitting did not come to an end"
+        if self._error:
+            raise self._error[0]
+
+    def _run(self) -> None:
+        try:
+            began = time.monotonic()
+            for number in range(self.jobs):
+                time.sleep(max(0.0, began + self.seconds * number / self.jobs - time.monotonic()))
+                self._submit(number)
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
+            self._error.append(error)
+
+    def _submit(self, number: int) -> None:
+        """Mostly short ones; every tenth fails once first, every eighth is a gang, every twentieth lasts, half may rerun."""
+        self.stage.submit(
+            f"j{number}",
+            seconds=5.0 if number % 20 == 7 else 0.1 + number % 5 * 0.1,
+            failures=1 if number % 10 == 3 else 0,
+            replicas=3 if number % 8 == 1 else 1,
+            requeue=number % 2 == 0,
+        )

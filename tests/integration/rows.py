@@ -1,0 +1,60 @@
+"""Looking into the store beside the services, and making its clocks run: what tests assert there and how time passes for them."""
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from tests.conftest import Service
+from trainmaster.dispatcher.services import agents
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store.tables import metadata
+
+_ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reasons"}
+"""Tables that heartbeats and cycles write by themselves."""
+
+
+async def rows(stores: Stores, sql: str, **parameters: Any) -> list[Row[Any]]:
+    async with stores.database.transaction() as tx:
+        return list(await tx.all(sql, **parameters))
+
+
+async def value(stores: Stores, sql: str, **parameters: Any) -> Any:
+    return (await rows(stores, sql, **parameters))[0][0]
+
+
+async def execute(stores: Stores, sql: str, **parameters: Any) -> int:
+    async with stores.database.transaction() as tx:
+        return await tx.run(sql, **parameters)
+
+
+async def picture(stores: Stores) -> dict[str, Any]:
+    """How many rows each table has, and the version of each job: equal pictures mean that nothing was changed."""
+    tables = sorted(table.name for table in metadata.sorted_tables if table.name not in _ALWAYS_MOVING)
+    counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS many FROM {name}" for name in tables)
+    counted = {row.name: row.many for row in await rows(stores, counts)}
+    versions = {row.id: row.version for row in await rows(stores, "SELECT id, version FROM jobs")}
+    return {"rows": counted, "versions": versions}
+
+
+async def age_contact(stores: Stores, cluster: str, seconds: float) -> None:
+    """Let time pass since the cluster's last contact."""
+    await execute(
+        stores,
+        "UPDATE cluster_contacts SET contact_at = contact_at - make_interval(secs => :s),"
+        " lease_until = lease_until - make_interval(secs => :s)"
+        " WHERE cluster_id = (SELECT id FROM clusters WHERE name = :name)",
+        s=seconds,
+        name=cluster,
+    )
+    await execute(stores, "UPDATE runs SET leased_at = leased_at - make_interval(secs => :s)", s=seconds)
+
+
+async def age_service(stores: Stores, seconds: float = 60) -> None:
+    """Let the service have been up for so long."""
+    await execute(stores, "UPDATE installation SET up_since = clock_timestamp() - make_interval(secs => :s)", s=seconds)
+
+
+async def give_up_now(service: Service) -> int:
+    """Do at once what the leader does on its timer; how many runs it called lost."""
+    token = await value(service.stores, "SELECT token FROM leadership")
+    return await agents.give_up_overdue(service.stores, token)

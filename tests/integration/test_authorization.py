@@ -1,0 +1,260 @@
+"""Who may do what: every route asks for a key, each role opens its own routes, and nobody sees or changes what is not theirs."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from tests.conftest import Service, job
+from tests.integration.rows import execute, picture, rows
+from tests.waiting import eventually
+from trainmaster.dispatcher.api.app import make_app
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.protocol.agent import RunReport
+from trainmaster.protocol.states import RunState
+
+OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
+"""What tells nothing that is worth a key."""
+Call = tuple[str, str]
+ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
+ALLOWED: dict[Call, set[str]] = {
+    ("POST", "/v1/jobs"): PEOPLE,
+    ("GET", "/v1/jobs"): PEOPLE,
+    ("POST", "/v1/jobs/cancel"): PEOPLE,
+    ("POST", "/v1/jobs/suspend"): PEOPLE,
+    ("POST", "/v1/jobs/resume"): PEOPLE,
+    ("POST", "/v1/jobs/retry"): PEOPLE,
+    ("POST", "/v1/jobs/reprioritise"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}"): PEOPLE,
+    ("PATCH", "/v1/jobs/{job_id}"): PEOPLE,
+    ("POST", "/v1/jobs/{job_id}/cancel"): PEOPLE,
+    ("POST", "/v1/jobs/{job_id}/suspend"): PEOPLE,
+    ("POST", "/v1/jobs/{job_id}/resume"): PEOPLE,
+    ("POST", "/v1/jobs/{job_id}/retry"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}/why"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}/events"): PEOPLE,
+    ("GET", "/v1/jobs/{job_id}/logs"): PEOPLE,
+    ("GET", "/v1/queues"): PEOPLE,
+    ("GET", "/v1/queues/{path:path}"): PEOPLE,
+    ("PUT", "/v1/queues/{path:path}"): ADMINS,
+    ("DELETE", "/v1/queues/{path:path}"): ADMINS,
+    ("GET", "/v1/priority-classes"): PEOPLE,
+    ("PUT", "/v1/priority-classes/{name}"): ADMINS,
+    ("DELETE", "/v1/priority-classes/{name}"): ADMINS,
+    ("GET", "/v1/clusters"): PEOPLE,
+    ("GET", "/v1/clusters/{name}"): PEOPLE,
+    ("PUT", "/v1/clusters/{name}"): ADMINS,
+    ("DELETE", "/v1/clusters/{name}"): ADMINS,
+    ("POST", "/v1/clusters/{name}/cordon"): ADMINS,
+    ("POST", "/v1/clusters/{name}/uncordon"): ADMINS,
+    ("GET", "/v1/keys"): ADMINS,
+    ("POST", "/v1/keys"): ADMINS,
+    ("DELETE", "/v1/keys/{key_id}"): ADMINS,
+    ("GET", "/v1/audit"): ADMINS,
+    ("POST", "/agent/v1/sync"): AGENTS,
+    ("GET", "/agent/v1/desired"): AGENTS,
+    ("POST", "/agent/v1/streams/{stream}"): AGENTS,
+}
+"""Each route with the roles that it is for. A new route has to be written down here."""
+
+
+def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            yield from calls_of(included.routes)
+        elif isinstance(route, APIRoute):
+            yield from ((method, route.path) for method in route.methods or ())
+        else:
+            yield "GET", str(getattr(route, "path", route))
+
+
+@pytest.fixture(scope="module")
+def every_call() -> list[Call]:
+    """Method and path of each route of the application that is not open to everybody."""
+    app = make_app(Settings.model_validate({"database_url": "postgresql://nowhere/none"}))._app
+    assert isinstance(app, FastAPI)
+    return sorted({call for call in calls_of(app.routes) if call[1] not in OPEN})
+
+
+def address(path: str) -> str:
+    for name in ("job_id", "path:path", "name", "stream"):
+        path = path.replace(f"{{{name}}}", "x-0000001")
+    return path.replace("{key_id}", "999999")
+
+
+async def make_key(service: Service, role: str, **fields: object) -> str:
+    answer = await service.http.post("/v1/keys", json={"name": f"a {role}", "role": role, **fields})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["key"])
+
+
+def test_the_table_of_rights_has_every_route(every_call: list[Call]) -> None:
+    assert every_call == sorted(ALLOWED)
+
+
+async def test_every_route_refuses_who_shows_no_valid_key(service: Service, every_call: list[Call]) -> None:
+    revoked = await make_key(service, "admin")
+    key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
+    assert (await service.http.delete(f"/v1/keys/{key_id}")).status_code == 204
+    expired = await make_key(service, "admin", expiresIn="1h")
+    await execute(
+        service.stores, "UPDATE api_keys SET expires_at = now() - interval '1 ms' WHERE expires_at IS NOT NULL"
+    )
+    before = await picture(service.stores)
+    headers: list[dict[str, str]] = [{"Authorization": f"Bearer {key}"} for key in ("tmk_wrong", revoked, expired)]
+    headers += [{}, {"Authorization": "Bearer"}, {"Authorization": "Basic tmk_admin"}, {"Authorization": "tmk_admin"}]
+    async with httpx.AsyncClient(base_url=service.url, timeout=20) as nobody:
+        for method, path in every_call:
+            for header in headers:
+                answer = await nobody.request(method, address(path), headers=header, json={})
+                told = (answer.status_code, answer.json()["code"], answer.headers.get("www-authenticate"))
+                assert told == (401, "unauthenticated", "Bearer"), (method, path, header)
+        for path in ("/healthz", "/readyz"):
+            assert (await nobody.get(path)).status_code == 200
+    assert await picture(service.stores) == before
+
+
+async def test_a_key_that_was_in_use_is_dead_soon_after_it_was_revoked(service: Service) -> None:
+    http = service.as_key(await make_key(service, "user", queues=["default"]))
+    assert (await http.get("/v1/jobs")).status_code == 200
+    key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
+    await service.http.delete(f"/v1/keys/{key_id}")
+
+    async def dead() -> bool:
+        return (await http.get("/v1/jobs")).status_code == 401
+
+    await eventually(dead, 4)
+
+
+async def test_each_role_opens_its_own_routes_only(service: Service, every_call: list[Call]) -> None:
+    keys = {
+        "admin": "tmk_admin",
+        "user": await make_key(service, "user", queues=["default"]),
+        "agent": "tmk_private",
+    }
+    for role, key in keys.items():
+        http = service.as_key(key)
+        for method, path in every_call:
+            answer = await http.request(method, address(path), content=b"[]")
+            allowed = role in ALLOWED[method, path]
+            assert (answer.status_code != 403) == allowed, (role, method, path, answer.text)
+            assert allowed or answer.json()["code"] == "forbidden"
+
+
+@dataclass
+class Tenants:
+    """Two teams with a job each, and a user of the first one."""
+
+    service: Service
+    user: httpx.AsyncClient
+    own: str
+    other: str
+
+
+@pytest.fixture
+async def tenants(service: Service) -> AsyncIterator[Tenants]:
+    for path in ("org", "org/a", "org/a/x", "org/ab", "org/b"):
+        await service.http.put(f"/v1/queues/{path}", json={"path": path})
+    key = await make_key(service, "user", queues=["org/a"])
+    own = await service.submit("own", "org/a/x", labels={"of": "all"})
+    other = await service.submit("other", "org/ab", labels={"of": "all"})
+    async with service.as_key(key) as user:
+        yield Tenants(service, user, own, other)
+
+
+async def test_a_user_submits_to_own_queues_and_below_only(tenants: Tenants) -> None:
+    for queue, status in {"org/a/x": 201, "org/ab": 403, "org/b": 403, "org": 403, "default": 403, "none": 403}.items():
+        assert (await tenants.user.post("/v1/jobs", json=job(queue=queue))).status_code == status, queue
+    both = {"jobs": [job(queue="org/a/x"), job(queue="org/b")]}
+    before = await picture(tenants.service.stores)
+    assert (await tenants.user.post("/v1/jobs", json=both)).status_code == 403
+    assert await picture(tenants.service.stores) == before
+
+
+async def test_the_job_of_another_is_as_if_it_were_not_there(tenants: Tenants) -> None:
+    before = await picture(tenants.service.stores)
+    for job_id, status in ((tenants.other, 404), ("other-0000001", 404), (tenants.own, 200)):
+        for path in ("", "/why", "/events", "/logs"):
+            answer = await tenants.user.get(f"/v1/jobs/{job_id}{path}")
+            assert answer.status_code == status, path
+        if status == 404:
+            for action in ("cancel", "suspend", "resume", "retry"):
+                assert (await tenants.user.post(f"/v1/jobs/{job_id}/{action}")).status_code == 404
+            assert (await tenants.user.patch(f"/v1/jobs/{job_id}", json={"priority": 1})).status_code == 404
+    stream = await tenants.user.get(f"/v1/jobs/{tenants.other}/events", headers={"Accept": "text/event-stream"})
+    assert stream.status_code == 404
+    assert await picture(tenants.service.stores) == before
+    assert (await tenants.user.patch(f"/v1/jobs/{tenants.own}", json={"priority": 1})).status_code == 200
+
+
+async def test_lists_show_a_user_own_queues_and_jobs_only(tenants: Tenants) -> None:
+    async def names(**parameters: str) -> list[str]:
+        answer = await tenants.user.get("/v1/jobs", params=parameters)
+        return [item["name"] for item in answer.json()["jobs"]]
+
+    for parameters in (
+        {},
+        {"queue": "org"},
+        {"queue": "org/a"},
+        {"label": "of=all"},
+        {"name": "*"},
+        {"state": "queued"},
+    ):
+        assert await names(**parameters) == ["own"], parameters
+    for queue in ("org/ab", "org/b", "default", "none"):
+        answer = await tenants.user.get("/v1/jobs", params={"queue": queue})
+        assert answer.json()["code"] == "unknown-queue", "a queue of others is as if it were not there"
+        assert (await tenants.user.get(f"/v1/queues/{queue}")).status_code == 404
+    shown = (await tenants.user.get("/v1/queues")).json()["queues"]
+    assert [queue["path"] for queue in shown] == ["org", "org/a", "org/a/x"]
+
+
+async def test_bulk_actions_of_a_user_touch_own_jobs_only(tenants: Tenants) -> None:
+    for action, patch in (
+        ("reprioritise", {"patch": {"priority": 5}}),
+        ("suspend", {}),
+        ("resume", {}),
+        ("cancel", {}),
+    ):
+        body = {"filter": {"labels": {"of": "all"}}, **patch}
+        answer = await tenants.user.post(f"/v1/jobs/{action}", json=body | {"dryRun": True})
+        assert answer.json() == {"matched": 1, "changed": 0, "dryRun": True}
+        assert (await tenants.user.post(f"/v1/jobs/{action}", json=body)).json()["changed"] == 1
+    other = await tenants.service.job(tenants.other)
+    assert (other["state"], other["version"]) == ("queued", 1)
+    assert (await tenants.service.job(tenants.own))["state"] == "cancelled"
+
+
+async def test_an_agents_key_opens_its_own_cluster_only(service: Service) -> None:
+    owner, thief = service.agent(), service.agent("edge", session="session-e", holder="holder-e")
+    await owner.connect()
+    job_id = await service.submit(placement={"clusters": ["private"]})
+    run = (await owner.next_start())["run"]
+    await owner.report(run, RunState.RUNNING, 1)
+    before = await picture(service.stores)
+    for state in (RunState.SUCCEEDED, RunState.FAILED, RunState.LOST):
+        answer = await thief.sync(RunReport(run=run, generation=1, seq=9, state=state))
+        assert (answer.json()["unknown"], answer.json()["settled"]) == ([run], [])
+    assert (await thief.desired())["start"] == []
+    wrong = {
+        "session": thief.session,
+        "chunks": [{"role": "main", "index": 0, "offset": 0, "data": "x", "nextOffset": 1}],
+    }
+    assert (await thief.http.post(f"/agent/v1/streams/{run}", json=wrong, headers=thief._headers())).status_code == 404
+    stolen = {"session": owner.session}
+    for answer in (
+        await thief.http.get("/agent/v1/desired", params=stolen, headers=thief._headers()),
+        await thief.http.post("/agent/v1/streams/x", json=stolen, headers=thief._headers()),
+        await thief.http.post("/agent/v1/sync", json={**stolen, "holder": "h", "number": 1}, headers=thief._headers()),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (409, "session-superseded")
+    after = await picture(service.stores)
+    assert after["versions"] == before["versions"]
+    assert await rows(service.stores, "SELECT 1 FROM run_tails") == []
+    assert (await service.job(job_id))["state"] == "running"
+    assert (await owner.sync()).status_code == 200

@@ -1,0 +1,110 @@
+"""One cycle of the scheduler against a store that changes meanwhile: what no longer holds is dropped, and nothing stays behind."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.integration.rows import execute, rows, value
+from trainmaster.dispatcher.scheduler.loop import Scheduler
+from trainmaster.dispatcher.services import planning
+from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import prepare, submit
+from trainmaster.dispatcher.store import agents, scheduling, tenants
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.states import ClusterKind, KeyRole
+from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+
+ADMIN = Caller(1, "admin", KeyRole.ADMIN)
+JOB = b'{"name": "x", "queue": "default", "roles": [{"name": "main", "template": {"resources": {"cpu": "1"}}}]}'
+
+
+@pytest.fixture
+async def scheduler(database_url: str) -> AsyncIterator[Scheduler]:
+    """A leader whose steps the test makes, with a cluster in contact that has 4 CPUs, and one job that waits."""
+    settings = Settings.model_validate({"database_url": database_url, "redis_url": None})
+    cluster = ClusterSpec(name="private", cluster_kind=ClusterKind.PRIVATE)
+    await make_local_installation(settings, [cluster], {"admin": "tmk_admin"}, [QueueSpec(path="default")])
+    stores = Stores.open(settings)
+    group = NodeGroup(name="node", count=1, free={"cpu": 4000})
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test")
+    async with stores.database.transaction() as tx:
+        await agents.touch(tx, 1, "session", "holder", 1, 3600, "")
+        await agents.save_capacity(tx, 1, report.model_dump(mode="json", by_alias=True))
+        await submit(tx, stores, ADMIN, prepare(JOB, 1)[1])
+    made = Scheduler(stores)
+    async with stores.database.transaction() as tx:
+        made.token = await scheduling.take_lead(tx, "test", 3600)
+    yield made
+    await stores.close()
+
+
+async def run_count(scheduler: Scheduler) -> int:
+    return int(await value(scheduler.stores, "SELECT count(*) FROM runs"))
+
+
+async def test_a_waiting_job_is_started_and_the_next_step_follows_at_once(scheduler: Scheduler) -> None:
+    assert await scheduler.step() == 0
+    assert await run_count(scheduler) == 1
+    assert await scheduler.step() > 0
+
+
+async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(scheduler: Scheduler) -> None:
+    stores = scheduler.stores
+    async with stores.database.transaction() as absorbing:
+        await absorbing.run("INSERT INTO changes (kind, ref) VALUES ('test', 0)")  # an older transaction that goes on
+        job = (await rows(stores, "UPDATE jobs SET version = 2, state = 'cancelled' RETURNING id"))[0].id
+        await execute(stores, "INSERT INTO events (job_id, seq, kind) VALUES (:id, 2, 'cancel')", id=job)
+        # What the view has, though the store has it no more: the cancel cannot be taken while the older one is open.
+        scheduler._follower = await _follower_of_before(stores, job)
+        for _ in range(3):
+            assert 0 < await scheduler.step() < 1, "it looks again soon, and not all the time"
+    await scheduler.step()
+    assert scheduler._follower.view.jobs == {}
+    assert await run_count(scheduler) == 0
+
+
+async def _follower_of_before(stores: Stores, job: int) -> planning.Follower:
+    """A follower that loaded everything while the job was still queued."""
+    follower = planning.Follower()
+    await execute(stores, "UPDATE jobs SET version = 1, state = 'queued' WHERE id = :id", id=job)
+    await follower.absorb(stores, 0.0)
+    await execute(stores, "UPDATE jobs SET version = 2, state = 'cancelled' WHERE id = :id", id=job)
+    return follower
+
+
+async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(scheduler: Scheduler) -> None:
+    async def meanwhile(*given: Any) -> set[int]:
+        async with scheduler.stores.database.transaction() as tx:
+            await tenants.cordon(tx, "private", True)
+        return await apply(*given)
+
+    apply = planning.apply_plan
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(planning, "apply_plan", meanwhile)
+        assert 0 < await scheduler.step() < 1
+    assert await run_count(scheduler) == 0
+    await scheduler.step()
+    assert await value(scheduler.stores, "SELECT reason->>'token' FROM class_reasons") == "ClustersCordoned"
+
+
+async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_the_new_view(
+    scheduler: Scheduler,
+) -> None:
+    async def meanwhile(*given: Any) -> set[int]:
+        applied = await apply(*given)
+        scheduler._resign()  # as the task does that renews the lead
+        return applied
+
+    apply = planning.apply_plan
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(planning, "apply_plan", meanwhile)
+        await scheduler.step()
+    assert await run_count(scheduler) == 1
+    await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded'")
+    await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded'")
+    await scheduler.step()
+    assert scheduler._follower.view.runs == {}, "a run that ended before the view was loaded would stay there for ever"

@@ -1,0 +1,175 @@
+"""The schema: models and migrations say the same, and bringing it up to date is harmless whenever and however often."""
+
+import asyncio
+import subprocess
+import sys
+import warnings
+from datetime import UTC, datetime, timedelta
+from importlib.resources import as_file, files
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, text
+
+from tests.conftest import Service, on_database
+from trainmaster.dispatcher.store import migrate as migration
+from trainmaster.dispatcher.store.database import Database, driver_url
+from trainmaster.dispatcher.store.migrate import current_revision, migrate, newest_revision, partition_of
+from trainmaster.dispatcher.store.tables import metadata
+from trainmaster.protocol.errors import Code, ProblemError
+
+
+@pytest.fixture
+def empty_url(database_url: str, postgres_url: str) -> str:
+    """A database without any table."""
+    name = database_url.partition("?")[0].rsplit("/", 1)[1] + "_empty"
+    engine = create_engine(driver_url(postgres_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return on_database(postgres_url, name)
+
+
+def schema_of(url: str) -> list[Any]:
+    """Every table, column, index and constraint of a database."""
+    engine = create_engine(driver_url(url))
+    with engine.connect() as connection:
+        found = connection.execute(
+            text(
+                """
+                SELECT c.relname, c.relkind::text, c.reloptions::text, a.attname, format_type(a.atttypid, a.atttypmod)
+                FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+                WHERE c.relnamespace = 'public'::regnamespace ORDER BY 1, 2, 3, 4, 5
+                """
+            )
+        ).all()
+    engine.dispose()
+    return [tuple(row) for row in found]
+
+
+def test_models_and_migrations_say_the_same(database_url: str) -> None:
+    def is_ours(_object: object, name: str | None, kind: str, _reflected: bool, _other: object) -> bool:
+        return not (kind == "table" and (name or "").startswith("events_"))
+
+    engine = create_engine(driver_url(database_url))
+    with engine.connect() as connection, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Did not recognize type 'xid8'")
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True, "include_object": is_ours}
+        )
+        differences = [item for item in compare_metadata(context, metadata) if not _is_xid(item)]
+    engine.dispose()
+    assert differences == []
+
+
+def _is_xid(difference: Any) -> bool:
+    """Alembic cannot read the type xid8 back and so cannot compare it."""
+    items = difference if isinstance(difference, list) else [difference]
+    return all(item[0] == "modify_type" and item[3] == "xid" for item in items)
+
+
+def test_migrating_again_changes_nothing(database_url: str) -> None:
+    before = schema_of(database_url)
+    assert migrate(database_url) == newest_revision()
+    assert schema_of(database_url) == before
+
+
+def test_two_processes_may_migrate_an_empty_database_at_once(empty_url: str, database_url: str) -> None:
+    program = "import sys; from trainmaster.dispatcher.store.migrate import migrate; print(migrate(sys.argv[1]))"
+    both = [
+        subprocess.Popen([sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    told = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert [out.decode().strip() for out, _ in told] == [newest_revision()] * 2
+    assert schema_of(empty_url) == schema_of(database_url)
+
+
+def test_a_process_can_tell_whether_the_schema_is_the_one_it_needs(empty_url: str) -> None:
+    assert current_revision(empty_url) == ""
+    migrate(empty_url)
+    assert current_revision(empty_url) == newest_revision() != ""
+
+
+def test_a_store_that_is_away_is_told_as_such(tmp_path: Any) -> None:
+    for look in (current_revision, migrate):
+        with pytest.raises(ProblemError) as caught:
+            look(f"postgresql://postgres@/nothing?host={tmp_path}")
+        assert caught.value.code is Code.STORE_AWAY
+
+
+async def test_the_service_sets_time_outs_on_every_connection(database_url: str) -> None:
+    database = Database(database_url)
+    async with database.transaction() as tx:
+        shown = {
+            name: (await tx.one(f"SHOW {name}"))[0]
+            for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "timezone")
+        }
+    await database.close()
+    assert shown == {
+        "statement_timeout": "30s",
+        "lock_timeout": "5s",
+        "idle_in_transaction_session_timeout": "15s",
+        "timezone": "UTC",
+    }
+
+
+def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
+    engine = create_engine(driver_url(database_url))
+    with as_file(files("trainmaster.migrations")) as folder, engine.connect() as connection:
+        command.upgrade(migration._config(connection, str(folder)), "head")
+        assert connection.execute(text("SHOW lock_timeout")).scalar_one() == "5s"
+        assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "10min"
+    engine.dispose()
+
+
+def place_of(connection: Connection, at: datetime) -> str:
+    """The partition that an event of this moment lands in."""
+    statement = (
+        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, 1, 'test') RETURNING tableoid::regclass::text"
+    )
+    return str(connection.execute(text(statement), {"at": at}).scalar_one())
+
+
+async def test_events_land_in_the_partition_of_their_day(service: Service) -> None:
+    await service.submit()
+    today = datetime.now(UTC)
+    async with service.stores.database.transaction() as tx:
+        found = await tx.all("SELECT DISTINCT tableoid::regclass::text AS place FROM events")
+    assert [row.place for row in found] == [partition_of(today.date())]
+
+
+def test_old_and_far_events_are_kept_in_the_default_partition(database_url: str) -> None:
+    now = datetime.now(UTC)
+    engine = create_engine(driver_url(database_url))
+    with engine.begin() as connection:
+        connection.execute(text("SET timezone = 'Asia/Tokyo'"))
+        places = {days: place_of(connection, now + timedelta(days=days)) for days in (-400, -1, 0, 7, 400)}
+    engine.dispose()
+    assert places == {
+        -400: "events_default",
+        -1: partition_of((now - timedelta(days=1)).date()),
+        0: partition_of(now.date()),
+        7: partition_of((now + timedelta(days=7)).date()),
+        400: "events_default",
+    }
+
+
+async def test_a_day_whose_events_are_in_the_default_partition_already_stops_nothing(database_url: str) -> None:
+    """As after a pause of more than a week: the first events come before the leader has made the day's partition."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    engine = create_engine(driver_url(database_url))
+    with engine.begin() as connection:
+        for days in (1, 2):
+            connection.execute(text(f"DROP TABLE {partition_of((datetime.now(UTC) + timedelta(days=days)).date())}"))
+        assert place_of(connection, tomorrow) == "events_default"
+    await asyncio.to_thread(migrate, database_url)
+    with engine.connect() as connection:
+        assert place_of(connection, tomorrow) == "events_default"
+        after = tomorrow + timedelta(days=1)
+        assert place_of(connection, after) == partition_of(after.date())
+    engine.dispose()

@@ -1,0 +1,55 @@
+"""Soft state: a process that is told to stop stops, whatever its Redis client was doing at that moment."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+import pytest
+
+from trainmaster.dispatcher.store.soft import JOBS, SoftState, wait_set
+
+
+async def test_a_wake_up_reaches_another_process(redis_url: str) -> None:
+    here, there = SoftState(redis_url), SoftState(redis_url)
+    here.start()
+    with here.waiter(JOBS, 7) as seven, here.waiter(JOBS, 8) as eight:
+        for _ in range(100):  # until the listener has subscribed
+            there.wake(JOBS, [7])
+            if await wait_set(seven, 0.05):
+                break
+        else:
+            raise AssertionError("nobody was woken")
+        assert not eight.is_set()
+    await here.close()
+    await there.close()
+
+
+async def test_closing_ends_even_when_a_cancellation_is_lost(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = asyncio.Event()
+
+    async def losing(_self: SoftState, _channels: Iterable[str]) -> AsyncIterator[tuple[str, bytes]]:
+        listening.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            yield JOBS, b"1"  # as asyncio.wait_for does before Python 3.12 when its future is done in that moment
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SoftState, "_messages", losing)
+    soft = SoftState(redis_url)
+    soft.start()
+    await listening.wait()
+    listener = soft._listener
+    assert listener is not None
+    closing = asyncio.create_task(soft.close())
+    done, _ = await asyncio.wait([closing], timeout=5)
+    listener.cancel()
+    assert done, "it would have waited for ever"
+
+
+async def test_stores_that_are_closed_at_once_are_closed(redis_url: str) -> None:
+    for turn in range(30):
+        soft = SoftState(redis_url)
+        soft.start()
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        await soft.close()

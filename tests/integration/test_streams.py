@@ -1,0 +1,157 @@
+"""Logs: what an agent pushes reaches whoever follows, and a tail is kept for whoever comes later."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.rows import rows, value
+from tests.waiting import eventually
+from trainmaster.protocol.states import RunState
+
+
+def chunk(data: str, offset: int = 0, role: str = "main", index: int = 0) -> dict[str, Any]:
+    return {"role": role, "index": index, "offset": offset, "data": data, "nextOffset": offset + len(data.encode())}
+
+
+@dataclass
+class Stage:
+    """A job that runs, its agent, and what the agent pushes."""
+
+    service: Service
+    agent: FakeAgent
+    job: str
+    run: str
+
+    async def push(self, stream: str, *chunks: dict[str, Any], end: bool = False) -> httpx.Response:
+        body = {"session": self.agent.session, "chunks": chunks, "end": end}
+        return await self.agent.http.post(f"/agent/v1/streams/{stream}", json=body, headers=self.agent._headers())
+
+    async def opened(self) -> dict[str, Any]:
+        """The stream that the agent is asked to open, waited for."""
+        found: list[dict[str, Any]] = []
+
+        async def look() -> bool:
+            await self.agent.sync()
+            found.extend((await self.agent.desired(0.5))["streams"])
+            return bool(found)
+
+        await eventually(look)
+        return found[0]
+
+    @asynccontextmanager
+    async def following(self, **parameters: Any) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
+        """What a follower gets, without notes and signs of life; the follower hangs up at the end."""
+        pieces: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+        async def follow() -> None:
+            path = f"/v1/jobs/{self.job}/logs"
+            async with self.service.http.stream("GET", path, params={"follow": True, **parameters}) as answer:
+                async for line in answer.aiter_lines():
+                    piece = orjson.loads(line)
+                    if "note" not in piece and "alive" not in piece:
+                        await pieces.put(piece)
+
+        task = asyncio.create_task(follow())
+        try:
+            yield pieces
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def logs(self, **parameters: Any) -> list[dict[str, Any]]:
+        answer = await self.service.http.get(f"/v1/jobs/{self.job}/logs", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return [piece for piece in map(orjson.loads, answer.text.splitlines()) if "data" in piece]
+
+
+@pytest.fixture
+async def stage(service: Service) -> Stage:
+    agent = service.agent()
+    await agent.connect()
+    job_id = await service.submit()
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 1)
+    return Stage(service, agent, job_id, run)
+
+
+async def test_a_follower_gets_what_the_agent_pushes_once_and_in_order(stage: Stage) -> None:
+    async with stage.following(tailBytes=1000) as pieces:
+        stream = await stage.opened()
+        assert (stream["run"], stream["follow"], stream["tailBytes"]) == (stage.run, True, 1000)
+        for sent in ([chunk("one ")], [chunk("one ")], [chunk("one two ")], [chunk("five", 20)]):
+            assert (await stage.push(stream["stream"], *sent)).status_code == 200
+        got = [await asyncio.wait_for(pieces.get(), 5) for _ in range(3)]
+        assert [(piece["data"], piece.get("missed")) for piece in got] == [("one ", None), ("two ", None), ("five", 12)]
+        await stage.push(stage.run, chunk("five\nend\n", 20))
+        await stage.agent.report(stage.run, RunState.SUCCEEDED, 2)
+        await stage.push(stream["stream"], end=True)
+        assert (await asyncio.wait_for(pieces.get(), 10))["data"] == "\nend\n", "the rest comes from the kept tail"
+        assert await asyncio.wait_for(pieces.get(), 10) == {"end": "succeeded"}
+
+
+async def test_a_follower_of_one_member_hears_no_other(stage: Stage) -> None:
+    async with stage.following(role="main", index=1) as pieces:
+        stream = await stage.opened()
+        assert (stream["roles"], stream["index"]) == (["main"], 1)
+        await stage.push(stream["stream"], chunk("no"), chunk("yes", index=1), chunk("no", role="other", index=1))
+        assert (await asyncio.wait_for(pieces.get(), 5))["data"] == "yes"
+        assert pieces.empty()
+
+
+async def test_a_stream_is_closed_soon_after_its_follower_has_left(stage: Stage) -> None:
+    async with stage.following() as pieces:
+        stream = await stage.opened()
+        await stage.push(stream["stream"], chunk("x"))
+        await asyncio.wait_for(pieces.get(), 5)
+
+    async def closed() -> bool:
+        answer = await stage.push(stream["stream"], chunk("more", 1))
+        return answer.status_code == 410 and answer.json()["code"] == "stream-closed"
+
+    await eventually(closed, 5)
+    assert await rows(stage.service.stores, "SELECT 1 FROM log_streams") == []
+    stage.agent.version = 0
+    assert (await stage.agent.desired())["streams"] == []
+
+
+async def test_the_tails_of_an_ended_run_are_what_its_logs_show(stage: Stage) -> None:
+    assert (
+        await stage.push(stage.run, chunk("first"), chunk("second", 100), chunk("other", 7, index=1))
+    ).status_code == 200
+    await stage.push(stage.run, chunk("third", 200))
+    await stage.agent.report(stage.run, RunState.SUCCEEDED, 2)
+    assert await stage.logs() == [
+        {"role": "main", "index": 0, "data": "third"},
+        {"role": "main", "index": 1, "data": "other"},
+    ]
+    assert [piece["data"] for piece in await stage.logs(index=1)] == ["other"]
+    assert [piece["data"] for piece in await stage.logs(tailBytes=2)] == ["rd", "er"]
+    assert await stage.logs(attempt=2) == []
+    assert (await stage.push(stage.run, chunk("late", 300))).status_code == 200, "the tail may come after the end"
+
+
+async def test_no_more_of_a_member_is_kept_than_64_kib(stage: Stage) -> None:
+    most = 65_536
+    text = "é" * most + "end"
+    await stage.push(stage.run, chunk(text, 1000))
+    kept = (await rows(stage.service.stores, "SELECT start, data FROM run_tails"))[0]
+    assert len(kept.data.encode()) <= most
+    assert text.endswith(kept.data)
+    assert kept.start + len(kept.data.encode()) in range(1000 + len(text.encode()) - 3, 1000 + len(text.encode()) + 1)
+
+
+async def test_logs_of_a_job_that_never_ran_are_empty(service: Service) -> None:
+    job_id = await service.submit(cpu="64")
+    answer = await service.http.get(f"/v1/jobs/{job_id}/logs")
+    assert orjson.loads(answer.text) == {"note": "the job is queued, it has no output yet"}
+    await service.http.post(f"/v1/jobs/{job_id}/cancel")
+    answer = await service.http.get(f"/v1/jobs/{job_id}/logs", params={"follow": True})
+    assert orjson.loads(answer.text) == {"end": "cancelled"}
+    assert await value(service.stores, "SELECT count(*) FROM log_streams") == 0

@@ -1,0 +1,293 @@
+"""What an agent and the dispatcher make of each other's messages: sessions, holders, reports, losses and stops."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.rows import age_contact, age_service, execute, give_up_now, picture, value
+from tests.waiting import eventually
+from trainmaster.protocol.agent import RunEnd, RunReport
+from trainmaster.protocol.states import FailureCategory, RunState
+
+LIMIT = {"onDisconnect": {"requeueAfter": "10s"}}
+
+
+async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
+    """A job and its run, which the agent runs on the private cluster."""
+    await agent.sync()
+    job_id = await service.submit(placement={"clusters": ["private"]}, **fields)
+    run = str((await agent.next_start())["run"])
+    await agent.report(run, RunState.RUNNING, 1)
+    await service.until(job_id, "running")
+    return job_id, run
+
+
+@pytest.fixture
+async def agent(service: Service) -> FakeAgent:
+    connected = service.agent()
+    await connected.connect()
+    await age_service(service.stores)
+    return connected
+
+
+# -- sessions and holders
+
+
+async def test_only_the_newest_session_of_a_cluster_is_served(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    newer = service.agent(session="session-2", held={run})
+    assert (await newer.sync()).json()["sendFull"]
+    before = await picture(service.stores)
+    late = await agent.report(run, RunState.SUCCEEDED, 2)
+    asked = await agent.http.get("/agent/v1/desired", params={"session": agent.session}, headers=agent._headers())
+    for answer in (late, asked):
+        assert (answer.status_code, answer.json()["code"]) == (409, "session-superseded")
+    assert await picture(service.stores) == before
+    assert (await service.job(job_id))["state"] == "running"
+    assert (await newer.sync()).status_code == 200
+    assert (await agent.sync()).status_code == 409, "a session that was superseded never comes back"
+
+
+async def test_a_run_that_its_own_holder_no_longer_lists_is_lost_at_once(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    restarted = service.agent(session="session-2")
+    await restarted.sync()
+    assert (await service.job(job_id))["state"] == "running", "only a full list can lack a run"
+    await restarted.sync(full=True)
+    shown = await service.job(job_id)
+    assert shown["runs"][0]["state"] == "lost"
+    assert shown["runs"][0]["message"] == "the cluster's agent no longer holds it"
+    assert (await restarted.next_start())["run"] == run.removesuffix("r1") + "r2"
+    assert await value(service.stores, "SELECT losses FROM jobs") == 1, "its cluster stayed up"
+
+
+async def test_a_job_lost_three_times_while_its_cluster_stays_up_has_failed(service: Service, agent: FakeAgent) -> None:
+    job_id = await service.submit(placement={"clusters": ["private"]})
+    for number in range(3):
+        run = (await agent.next_start())["run"]
+        await agent.report(run, RunState.RUNNING, 1)
+        agent.held.clear()
+        await agent.sync(full=True)
+        assert (await service.job(job_id))["runs"][number]["state"] == "lost"
+    shown = await service.job(job_id)
+    assert (shown["state"], shown["retriesUsed"]) == ("failed", 0)
+    assert shown["message"].startswith("lost 3 times while the cluster stayed up")
+
+
+async def test_runs_of_an_earlier_holder_are_lost_only_when_their_members_must_be_dead(
+    service: Service, agent: FakeAgent
+) -> None:
+    job_id, _ = await running(service, agent, **LIMIT)
+    other = service.agent(session="session-2", holder="holder-2")
+    await other.sync()
+    await other.sync(full=True)
+    assert (await service.job(job_id))["state"] == "running", "the new holder knows nothing of it"
+    pass_time = "UPDATE cluster_contacts SET earlier_contact_at = earlier_contact_at - make_interval(secs => :s)"
+    leased_earlier = "UPDATE runs SET leased_at = leased_at - make_interval(secs => :s)"
+    for seconds, lost in ((8.0, 0), (3.0, 1)):
+        await execute(service.stores, leased_earlier, s=seconds)
+        await execute(service.stores, pass_time, s=seconds)
+        await other.sync()
+        if not lost:
+            assert await give_up_now(service) == 0, "D and the margin have not passed"
+    await other.next_start()
+    shown = await service.job(job_id)
+    assert shown["runs"][0]["state"] == "lost"
+    assert "replaced" in shown["runs"][0]["message"]
+
+
+# -- reports
+
+
+async def test_a_digest_that_differs_asks_for_the_full_list(service: Service, agent: FakeAgent) -> None:
+    _, run = await running(service, agent)
+    assert not (await agent.sync()).json()["sendFull"]
+    agent.held.clear()
+    assert (await agent.sync()).json()["sendFull"]
+    agent.held = {run.replace("-r1", "-r2")}
+    assert (await agent.sync()).json()["sendFull"], "as many, but others"
+    agent.held = {run}
+    assert not (await agent.sync()).json()["sendFull"]
+
+
+async def test_reports_that_come_twice_late_or_in_another_order_change_nothing(
+    service: Service, agent: FakeAgent
+) -> None:
+    job_id, run = await running(service, agent)
+    reports = [
+        RunReport(run=run, generation=1, seq=1, state=RunState.RUNNING),
+        RunReport(run=run, generation=1, seq=0, state=RunState.PENDING),
+        RunReport(run=run, generation=2, seq=9, state=RunState.SUCCEEDED),
+    ]
+    for report in reports:
+        before = await picture(service.stores)
+        await agent.sync(report)
+        assert await picture(service.stores) == before, report
+    agent.held = {run}
+    await agent.report(run, RunState.SUCCEEDED, 5)
+    done = await picture(service.stores)
+    for state, seq in ((RunState.SUCCEEDED, 5), (RunState.FAILED, 5), (RunState.FAILED, 6), (RunState.RUNNING, 4)):
+        answer = await agent.report(run, state, seq)
+        assert answer.status_code == 200
+        assert await picture(service.stores) == done, (state, seq)
+    assert (await service.job(job_id))["state"] == "succeeded"
+
+
+async def test_a_run_that_ended_and_is_reported_as_live_is_told_back_as_unknown(
+    service: Service, agent: FakeAgent
+) -> None:
+    _, run = await running(service, agent, **LIMIT)
+    await age_contact(service.stores, "private", 20)
+    await age_service(service.stores)
+    assert await give_up_now(service) in (0, 1)
+    answer = await agent.report(run, RunState.RUNNING, 2)
+    assert (answer.json()["unknown"], answer.json()["settled"]) == ([run], [])
+    answer = await agent.report(run, RunState.SUCCEEDED, 3)
+    assert (answer.json()["unknown"], answer.json()["settled"]) == ([], [run])
+
+
+async def test_messages_of_other_versions_are_read_as_far_as_they_are_known(service: Service, agent: FakeAgent) -> None:
+    _, run = await running(service, agent)
+    recorded: dict[str, Any] = {
+        "protocol": 1,
+        "session": agent.session,
+        "holder": agent.holder,
+        "number": 77,
+        "moods": ["happy"],
+        "capacity": {
+            "groups": [
+                {"name": "node", "count": 1, "free": {"cpu": 4000}, "color": "red", "taints": [{"key": "k", "x": 1}]}
+            ],
+            "runtime": "test",
+            "scheduler": "test",
+            "weather": {"sun": True},
+        },
+        "runs": [
+            {"run": run, "generation": 1, "seq": 3, "state": "succeeded", "end": {"exitCode": 0, "why": "?"}, "x": []}
+        ],
+    }
+    for protocol, status in ((99, 400), (0, 400), (1, 200)):
+        body = orjson.dumps(recorded | {"protocol": protocol})
+        answer = await agent.http.post("/agent/v1/sync", content=body, headers=agent._headers())
+        assert answer.status_code == status, answer.text
+        assert answer.json().get("code") == ("protocol-unsupported" if status == 400 else None)
+    assert answer.json()["settled"] == [run]
+
+
+# -- losing contact
+
+
+async def test_a_job_is_lost_and_queued_again_when_its_disconnect_limit_has_passed(
+    service: Service, agent: FakeAgent
+) -> None:
+    job_id, _ = await running(service, agent, **LIMIT)
+    waits, _ = await running(service, agent)
+    await age_contact(service.stores, "private", 8)
+    assert await give_up_now(service) == 0, "D has not passed"
+    await age_contact(service.stores, "private", 3)
+    shown = await service.until(job_id, "queued")
+    assert (shown["runs"][0]["state"], shown["retriesUsed"]) == ("lost", 0)
+    assert await value(service.stores, "SELECT losses FROM jobs WHERE name = 'job' ORDER BY id LIMIT 1") == 0
+    await age_contact(service.stores, "private", 365 * 86400.0)
+    assert await give_up_now(service) == 0
+    assert (await service.job(waits))["state"] == "running", "it asked to wait"
+
+
+async def test_nothing_is_lost_within_a_lease_of_the_services_own_return(service: Service, agent: FakeAgent) -> None:
+    job_id, _ = await running(service, agent, **LIMIT)
+    # The api was away for a minute: its next heartbeat finds the gap.
+    await execute(service.stores, "UPDATE installation SET seen_at = seen_at - interval '1 min', up_since = 'epoch'")
+
+    async def back() -> bool:
+        return bool(await value(service.stores, "SELECT up_since > now() - interval '1 min' FROM installation"))
+
+    await eventually(back)
+    await age_contact(service.stores, "private", 20)
+    since = await value(
+        service.stores, "SELECT extract(epoch FROM clock_timestamp() - up_since)::float8 FROM installation"
+    )
+    assert since < service.settings.lease_seconds
+    assert await give_up_now(service) == 0
+    assert (await service.job(job_id))["state"] == "running"
+    await age_service(service.stores)
+    await service.until(job_id, "queued")
+
+
+async def test_an_unreachable_cluster_gets_nothing_new_and_the_reason_says_so(
+    service: Service, agent: FakeAgent
+) -> None:
+    running_job, _ = await running(service, agent)
+    await age_contact(service.stores, "private", 60)
+
+    async def unreachable() -> bool:
+        return bool((await service.http.get("/v1/clusters/private")).json()["state"] == "unreachable")
+
+    await eventually(unreachable)
+    job_id = await service.submit(placement={"clusters": ["private"]})
+
+    async def told() -> bool:
+        return bool((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["token"] == "ClustersUnreachable")
+
+    await eventually(told)
+    assert (await service.job(running_job))["state"] == "running", "nothing is stopped"
+    await agent.sync()
+    assert (await agent.next_start())["job"] == job_id
+
+
+# -- stopping
+
+
+async def test_a_leased_run_that_its_agent_never_saw_can_be_cancelled(service: Service, agent: FakeAgent) -> None:
+    job_id = await service.submit()
+    await service.until(job_id, "dispatched")
+    await service.http.post(f"/v1/jobs/{job_id}/cancel")
+    assert (await service.job(job_id))["shownState"] == "cancelling"
+    wanted = await agent.desired(1)
+    assert wanted["start"] == []
+    assert [(item["run"], item["generation"], item["cause"]) for item in wanted["stop"]] == [
+        (f"{job_id}-r1", 2, "cancel")
+    ]
+    answer = await agent.report(f"{job_id}-r1", RunState.CANCELLED, 1, generation=2)
+    assert answer.json()["settled"] == [f"{job_id}-r1"]
+    assert (await service.job(job_id))["state"] == "cancelled"
+
+
+async def test_each_stop_is_a_generation_and_a_cancel_outranks_a_suspend(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    await agent.desired()
+    stops = []
+    for action in ("suspend", "suspend", "cancel", "cancel"):
+        await service.http.post(f"/v1/jobs/{job_id}/{action}")
+        stops += [(item["generation"], item["cause"]) for item in (await agent.desired())["stop"]]
+    assert stops == [(2, "suspend"), (3, "cancel")]
+    await agent.report(run, RunState.SUSPENDED, 2, generation=2)
+    assert (await service.job(job_id))["state"] == "cancelled", "the job was cancelled, whatever its run ended as"
+
+
+async def test_a_run_that_ends_by_itself_before_its_stop_keeps_its_end(service: Service, agent: FakeAgent) -> None:
+    for state, end, expected in (
+        (RunState.SUCCEEDED, None, "succeeded"),
+        (RunState.FAILED, RunEnd(category=FailureCategory.EXIT, exit_code=1), "cancelled"),
+    ):
+        job_id, run = await running(service, agent)
+        await service.http.post(f"/v1/jobs/{job_id}/cancel")
+        await agent.report(run, state, 2, generation=1, end=end)
+        assert (await service.job(job_id))["state"] == expected
+
+
+async def test_a_cordon_stops_new_starts_alone(service: Service, agent: FakeAgent) -> None:
+    runs, run = await running(service, agent)
+    await service.http.post("/v1/clusters/private/cordon")
+    job_id = await service.submit(placement={"clusters": ["private"]})
+
+    async def told() -> bool:
+        return bool((await service.http.get(f"/v1/jobs/{job_id}/why")).json()["token"] == "ClustersCordoned")
+
+    await eventually(told)
+    assert (await agent.desired())["start"] == []
+    await agent.report(run, RunState.SUCCEEDED, 2)
+    assert (await service.job(runs))["state"] == "succeeded"
+    await service.http.post("/v1/clusters/private/uncordon")
+    assert (await agent.next_start())["job"] == job_id

@@ -1,0 +1,256 @@
+"""Fluent builders: a scheduler's view, jobs and nodes said in few words."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
+from trainmaster.dispatcher.scheduling.plan import Plan, Start
+from trainmaster.dispatcher.scheduling.view import (
+    Cluster,
+    LiveRun,
+    PriorityClass,
+    Queue,
+    View,
+    WaitingJob,
+    freeze_placement,
+)
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.quantities import parse_quantity, parse_resources
+from trainmaster.protocol.reasons import Reason, Verdict
+from trainmaster.protocol.states import ClusterKind
+
+GPU = "nvidia.com/gpu"
+NOW = 1000.0
+LEASE = 15.0
+
+
+def amounts(**quantities: str | int) -> dict[str, int]:
+    """Amounts by resource: ``amounts(cpu=2, memory="4Gi", gpu=1)``."""
+    named = {GPU if name == "gpu" else name: str(value) for name, value in quantities.items()}
+    return parse_resources(named)
+
+
+def nodes(
+    count: int = 1,
+    name: str = "nodes",
+    *,
+    labels: dict[str, str] | None = None,
+    taints: tuple[Taint, ...] = (),
+    at: tuple[tuple[str, str], ...] = (),
+    **free: str | int,
+) -> NodeGroup:
+    """A group of nodes alike; ``at`` is its topology path from wide to narrow."""
+    return NodeGroup(
+        name=name, count=count, free=amounts(**(free or {"cpu": 4})), labels=labels or {}, taints=taints, topology=at
+    )
+
+
+def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
+    """A role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
+    fields = {key: more.pop(key) for key in ("node_selector", "affinity", "tolerations") if key in more}
+    return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})), **fields)
+
+
+def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
+    """A gang of these roles; ``least`` is its ``minMember``."""
+    minimum = max(1, sum(role.least for role in roles)) if least is None else least
+    return Shape(roles=roles, least_members=minimum, **fields)
+
+
+def simple(size: int = 1, **needs: Any) -> Shape:
+    """A gang of one role."""
+    return gang(role(size, **needs))
+
+
+@dataclass
+class Outcome:
+    """A plan, asked by the names of the builder."""
+
+    plan: Plan
+    view: View
+    ids: dict[str, int]
+
+    @property
+    def started(self) -> list[str]:
+        """Names of the jobs that start, in order."""
+        return [start.job.name for start in self.plan.starts]
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The cluster of each job that starts."""
+        return {start.job.name: self.view.clusters[start.cluster_id].name for start in self.plan.starts}
+
+    @property
+    def held(self) -> dict[str, str]:
+        return {hold.job.name: hold.message for hold in self.plan.holds}
+
+    def start(self, job: str) -> Start:
+        return next(start for start in self.plan.starts if start.job.name == job)
+
+    def reason(self, job: str) -> Reason:
+        return self.plan.reasons[self.view.class_of(self.ids[job])]
+
+    def verdict(self, job: str, cluster: str) -> Verdict:
+        return next(verdict for verdict in self.reason(job).verdicts if verdict.cluster == cluster)
+
+
+@dataclass
+class ViewBuilder:
+    """A view with queue ``main`` and the priority classes low (0), normal (100) and high (1000)."""
+
+    view: View = field(default_factory=View)
+    ids: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
+    clusters: dict[str, int] = field(default_factory=dict)
+    shapes: list[Shape] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for number, (name, value) in enumerate((("low", 0), ("normal", 100), ("high", 1000)), start=1):
+            self.view.put_class(PriorityClass(number, name, value))
+        self.queue("main")
+
+    def queue(
+        self,
+        path: str,
+        *,
+        weight: float = 1.0,
+        limits: dict[str, str | int] | None = None,
+        max_running: int | None = None,
+        kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE),
+        held: bool = False,
+    ) -> Self:
+        """A queue; its parents are made where they are missing. Saying it again changes it."""
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self.queues:
+            self.queue(parent)
+        named = {GPU if name == "gpu" else name: value for name, value in (limits or {}).items()}
+        self.view.put_queue(
+            Queue(
+                id=self.queues.setdefault(path, len(self.queues) + 1),
+                path=path,
+                parent_id=self.queues[parent] if parent else None,
+                weight=weight,
+                limits={name: parse_quantity(name, str(value)) for name, value in named.items()},
+                max_running=max_running,
+                allowed_kinds=frozenset(kinds),
+                held=held,
+            )
+        )
+        return self
+
+    def cluster(
+        self,
+        name: str,
+        *groups: NodeGroup,
+        kind: ClusterKind = ClusterKind.PRIVATE,
+        labels: dict[str, str] | None = None,
+        cordoned: bool = False,
+        lease: float | None = LEASE,
+        silent: bool = False,
+        capabilities: tuple[str, ...] = ("gang", "memberRestart"),
+        datasets: tuple[str, ...] = (),
+    ) -> Self:
+        """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it."""
+        cluster_id = self.clusters.setdefault(name, len(self.clusters) + 1)
+        report = CapacityReport(
+            groups=groups, runtime="local", scheduler="local", capabilities=capabilities, datasets=datasets
+        )
+        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, None if silent else report))
+        if lease is None:
+            self.view.lease_until.pop(cluster_id, None)
+        else:
+            self.view.lease_until[cluster_id] = NOW + lease
+        return self
+
+    def shape(self, shape: Shape) -> int:
+        if shape not in self.shapes:
+            self.shapes.append(shape)
+            self.view.put_shape(len(self.shapes), shape)
+        return self.shapes.index(shape) + 1
+
+    def job(
+        self,
+        name: str,
+        shape: Shape | None = None,
+        *,
+        queue: str = "main",
+        of: str = "normal",
+        priority: int = 0,
+        age: float = 0.0,
+        returned_by: tuple[str, ...] = (),
+    ) -> Self:
+        """A waiting job, by default of one member with one CPU. Jobs said first are older."""
+        job_id = self.ids.setdefault(name, len(self.ids) + 1)
+        if returned_by:
+            avoided = tuple(sorted(self.clusters[cluster] for cluster in returned_by))
+            self.view.set_avoided({**self.view.avoided, job_id: avoided})
+        self.view.put_waiting(
+            WaitingJob(
+                id=job_id,
+                version=1,
+                name=name,
+                queue_id=self.queues[queue],
+                class_id={"low": 1, "normal": 2, "high": 3}[of],
+                shape_id=self.shape(shape or simple()),
+                priority=priority,
+                submitted_at=NOW - age + job_id / 1000,
+                attempt=0,
+            )
+        )
+        return self
+
+    def jobs(self, many: int, name: str, shape: Shape | None = None, **more: Any) -> Self:
+        """Jobs alike, named ``name1``, ``name2`` and so on."""
+        for number in range(1, many + 1):
+            self.job(f"{name}{number}", shape, **more)
+        return self
+
+    def run(
+        self,
+        name: str,
+        shape: Shape | None = None,
+        *,
+        on: str,
+        queue: str = "main",
+        placement: dict[str, dict[str, int]] | None = None,
+    ) -> Self:
+        """A job that runs, whole, on a cluster."""
+        shape = shape or simple()
+        self.view.put_run(
+            LiveRun(
+                job_id=self.ids.setdefault(name, len(self.ids) + 1),
+                queue_id=self.queues[queue],
+                shape_id=self.shape(shape),
+                cluster_id=self.clusters[on],
+                sizes=tuple((role.name, role.replicas) for role in shape.roles),
+                placement=freeze_placement(placement or {}),
+            )
+        )
+        return self
+
+    def ended(self, name: str) -> Self:
+        self.view.drop_job(self.ids[name])
+        return self
+
+    def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:
+        """What one cycle decides now; nothing is applied."""
+        return Outcome(decide(self.view, NOW, most_starts), self.view, self.ids)
+
+    def applied(self) -> Outcome:
+        """What one cycle decides, applied to the view as the leader does it."""
+        outcome = self.cycle()
+        for start in outcome.plan.starts:
+            self.view.put_run(
+                LiveRun(
+                    start.job.id,
+                    start.job.queue_id,
+                    start.job.shape_id,
+                    start.cluster_id,
+                    tuple(sorted(start.sizes.items())),
+                    freeze_placement(start.placement),
+                )
+            )
+        for hold in outcome.plan.holds:
+            self.view.drop_job(hold.job.id)
+        return outcome

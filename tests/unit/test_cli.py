@@ -1,0 +1,254 @@
+"""The command line: submitting, staying with jobs, errors and their exit codes, and whom it talks to."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.unit.fake_api import OTHER, SPEC, Api, connected, jobs_file, run
+from tests.unit.scripted import JOB, problem
+from trainmaster.cli import config
+from trainmaster.cli.errors import exit_of
+from trainmaster.protocol.errors import Code, Mistake
+from trainmaster.protocol.states import Exit
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
+    return connected(monkeypatch, tmp_path)
+
+
+# Submitting
+
+
+def test_a_submission_prints_the_id_and_the_exact_next_commands(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
+    done = run("submit", jobs_file(tmp_path, SPEC))
+    assert done.exit_code == Exit.SUCCEEDED
+    assert done.stdout == f"{JOB}\n"
+    for command in ("why", "watch", "logs -f", "cancel"):
+        assert f"trainmaster {command} {JOB}\n" in done.stderr
+
+
+def test_settings_and_overrides_reach_the_dispatcher(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}, {"id": OTHER}]})
+    text = 'name: a\nqueue: x\nroles: [{name: m, template: {command: [sh, "@HERE@/run", on]}}]'
+    file = jobs_file(tmp_path, text, text)
+    done = run("submit", file, "--set", "HERE=/x=y", "--queue", "q", "--priority-class", "urgent", "-o", "json")
+    assert json.loads(done.stdout) == [{"id": JOB}, {"id": OTHER}]
+    first, second = api.sent("POST /v1/jobs")["jobs"]
+    assert first == second
+    assert (first["queue"], first["priorityClass"]) == ("q", "urgent")
+    assert first["roles"][0]["template"]["command"] == ["sh", "/x=y/run", "on"]
+
+
+def test_a_setting_that_nothing_uses_is_a_mistake_and_one_that_is_missing_is_told(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}]})
+    file = jobs_file(tmp_path, SPEC | {"name": "@NAME@"})
+    assert run("submit", file, "--set", "OTHER=1").exit_code == Exit.USAGE
+    assert "--set NAME=VALUE" in run("submit", file).stderr
+
+
+def test_mistakes_are_told_by_file_and_document(api: Api, tmp_path: Path) -> None:
+    mistakes = (
+        Mistake(path="jobs[1].roles[0].name", message="a name has at most 12 characters"),
+        Mistake(path="jobs[1]", message="two roles have the same name"),
+    )
+    detail = "2 mistakes; the first: jobs[1].roles[0].name: a name has at most 12 characters"
+    api.on("POST /v1/jobs", problem(Code.INVALID_SPEC, detail, mistakes=mistakes))
+    file = jobs_file(tmp_path, SPEC, SPEC)
+    done = run("submit", file)
+    assert done.exit_code == Exit.BAD_REQUEST
+    assert f"  {file} document 2: roles[0].name: a name has at most 12 characters\n" in done.stderr
+    assert f"  {file} document 2: (whole): two roles have the same name\n" in done.stderr
+    assert "jobs[1]" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("kind: Queue\npath: a", Exit.BAD_REQUEST, "trainmaster apply -f FILE"),
+        ("a: [", Exit.BAD_REQUEST, "stdin: line 2, column 1"),
+        ("", Exit.BAD_REQUEST, "stdin holds no specification"),
+        ("just words", Exit.BAD_REQUEST, "a specification is a mapping, this is str"),
+    ],
+)
+def test_what_is_no_job_is_refused_before_anything_is_sent(api: Api, text: str, code: Exit, said: str) -> None:
+    done = run("submit", "-", says=text + "\n")
+    assert done.exit_code == code
+    assert said in done.stderr
+    assert api.asked() == []
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(api: Api) -> None:
+    done = run("submit", "/nowhere.yaml")
+    assert (done.exit_code, done.stderr) == (
+        Exit.USAGE,
+        "error: cannot read /nowhere.yaml: No such file or directory\n",
+    )
+
+
+def test_submit_and_wait_exits_with_the_worst_outcome(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}, {"id": OTHER}]})
+    api.has_job("failed", message="exit 3")
+    api.has_job("succeeded", OTHER)
+    done = run("submit", jobs_file(tmp_path, SPEC, SPEC), "--wait")
+    assert done.exit_code == Exit.JOB_FAILED
+    assert f"{JOB}  failed: exit 3\n{OTHER}  succeeded\n" in done.stdout
+
+
+def test_following_takes_one_job(api: Api, tmp_path: Path) -> None:
+    done = run("submit", jobs_file(tmp_path, SPEC, SPEC), "--follow")
+    assert done.exit_code == Exit.USAGE
+    assert api.asked() == []
+
+
+# Staying with jobs
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("succeeded", Exit.SUCCEEDED), ("failed", Exit.JOB_FAILED), ("cancelled", Exit.JOB_CANCELLED)],
+)
+def test_a_watch_shows_transitions_and_exits_as_the_job_did(api: Api, state: str, code: Exit) -> None:
+    event = {"seq": 2, "at": "2026-01-01T00:00:00Z", "kind": f"run.{state}", "states": ["running", state], "attempt": 1}
+    event |= {"cluster": "edge", "details": {"job": state, "exitCode": 3}}
+    text = f"id: 2\nevent: x\ndata: {json.dumps(event)}\n\nevent: end\ndata: {state}\n\n"
+    api.on(f"GET /v1/jobs/{JOB}/events", httpx.Response(200, text=text))
+    api.has_job(state)
+    done = run("watch", JOB)
+    assert done.exit_code == code
+    assert f"  {state:<14}  on edge, run 1, running > {state}, exit code 3\n" in done.stdout
+
+
+def test_ctrl_c_detaches_says_how_to_come_back_and_leaves_the_job_alone(api: Api) -> None:
+    class Pressed(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b": hello\n\n"
+            raise KeyboardInterrupt
+
+    api.on(f"GET /v1/jobs/{JOB}/events", lambda _: httpx.Response(200, stream=Pressed()))
+    done = run("watch", JOB)
+    assert done.exit_code == Exit.NOT_FINISHED
+    assert f"trainmaster watch {JOB}" in done.stderr
+    assert api.asked() == [f"GET /v1/jobs/{JOB}/events"]
+
+
+def test_waiting_for_several_goes_on_past_a_missing_one(api: Api) -> None:
+    api.has_job("succeeded", OTHER)
+    api.on(f"GET /v1/jobs/{JOB}", problem(Code.NOT_FOUND, f"there is no job '{JOB}'"))
+    done = run("wait", JOB, OTHER)
+    assert done.exit_code == Exit.NOT_FOUND
+    assert done.stdout == f"{OTHER}  succeeded\n"
+    assert done.stderr == f"error: there is no job '{JOB}'\n"
+
+
+def test_a_wait_that_takes_too_long_says_so(api: Api) -> None:
+    api.has_job("running")
+    done = run("wait", JOB, "--timeout", "0s")
+    assert (done.exit_code, done.stdout) == (Exit.NOT_FINISHED, f"{JOB}  running (not finished)\n")
+    assert run("wait", JOB, "--timeout", "soon").exit_code == Exit.USAGE
+
+
+def log_lines(*pieces: tuple[int, str]) -> httpx.Response:
+    values = [{"note": "r1 on edge", "run": "r1"}, *({"role": "main", "index": i, "data": text} for i, text in pieces)]
+    return httpx.Response(200, text="".join(json.dumps(value) + "\n" for value in values))
+
+
+def test_lines_of_several_members_are_told_apart_and_never_mixed(api: Api) -> None:
+    spec = SPEC | {"roles": [{"name": "main", "replicas": 2, "template": {}}]}
+    api.has_job("running", spec=spec)
+    api.on(f"GET /v1/jobs/{JOB}/logs", log_lines((0, "a\nb"), (1, "c\n"), (0, "d\n"), (1, "rest")))
+    done = run("logs", JOB)
+    assert done.stdout == "main-0 | a\nmain-1 | c\nmain-0 | bd\nmain-1 | rest\n"
+    assert done.stderr == "r1 on edge\n"
+    api.on(f"GET /v1/jobs/{JOB}/logs", log_lines((1, "c\n")))
+    assert run("logs", JOB, "--index", "1").stdout == "c\n"
+
+
+def test_the_log_of_a_member_that_does_not_exist_is_not_waited_for(api: Api) -> None:
+    api.has_job("running")
+    done = run("logs", JOB, "-f", "--role", "worker")
+    assert (done.exit_code, done.stderr) == (Exit.NOT_FOUND, f"error: {JOB} has no role 'worker'; it has: main\n")
+
+
+# Errors and the context
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (Code.BAD_ID, Exit.NOT_FOUND),
+        (Code.INVALID_SPEC, Exit.BAD_REQUEST),
+        (Code.UNAUTHENTICATED, Exit.DENIED),
+        (Code.FORBIDDEN, Exit.DENIED),
+        (Code.WRONG_STATE, Exit.CONFLICT),
+        (Code.QUEUE_FULL, Exit.CONFLICT),
+        (Code.STORE_AWAY, Exit.STORE_AWAY),
+        (Code.INTERNAL, Exit.INTERNAL),
+    ],
+)
+def test_each_kind_of_problem_has_its_exit_code(code: Code, exit_code: Exit) -> None:
+    assert exit_of(code) is exit_code
+
+
+def test_an_unreachable_dispatcher_is_told_in_two_lines(api: Api) -> None:
+    api.on("GET /v1/jobs", httpx.ConnectError("[Errno 111] Connection refused"))
+    done = run("jobs")
+    assert done.exit_code == Exit.UNREACHABLE
+    assert done.stderr.startswith("error: cannot reach http://dispatcher.test: connection refused\n")
+
+
+def test_an_error_that_nobody_foresaw_is_a_sentence_too(api: Api) -> None:
+    api.on("GET /v1/jobs", {"surprise": True})
+    api.on("GET /v1/queues", {"surprise": True})
+    assert run("jobs").exit_code == Exit.UNREACHABLE
+    done = run("queues")
+    assert (done.exit_code, done.stderr.count("Traceback")) == (Exit.INTERNAL, 0)
+
+
+def test_the_key_of_the_file_goes_to_no_other_address(api: Api) -> None:
+    done = run("--url", "http://elsewhere.test", "jobs")
+    assert done.exit_code == Exit.USAGE
+    assert "no API key for http://elsewhere.test" in done.stderr
+    assert api.asked() == []
+
+
+def test_flags_come_before_the_environment_and_that_before_the_file(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.on("GET /v1/jobs", {"jobs": [], "next": None})
+    monkeypatch.setenv("TRAINMASTER_API_KEY", "tmk_env")
+    run("jobs")
+    run("--url", "http://flag.test", "--key", "tmk_flag", "jobs")
+    asked = [(request.url.host, request.headers["authorization"]) for request in api.requests]
+    assert asked == [("dispatcher.test", "Bearer tmk_env"), ("flag.test", "Bearer tmk_flag")]
+
+
+@pytest.mark.parametrize("text", ["url: [", "- a", "url: 3", "url: ftp://x\nkey: k", ""])
+def test_a_context_that_cannot_be_used_is_a_usage_error(api: Api, text: str) -> None:
+    config.config_path().write_text(text)
+    assert run("jobs").exit_code == Exit.USAGE
+
+
+def test_the_context_is_for_its_owners_eyes_only(api: Api) -> None:
+    assert config.config_path().stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in config.config_path().parent.iterdir()] == ["config.yaml"]
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "trainmaster.cli.main", "version"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = "import sys, trainmaster.cli.main; print(*(m for m in ('httpx', 'pydantic', 'yaml', 'rich') if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

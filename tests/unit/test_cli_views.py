@@ -1,0 +1,80 @@
+"""The command line: what tables, data and reasons look like."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.fake_api import Api, connected, run
+from tests.unit.scripted import JOB, job
+from trainmaster.protocol.states import Exit
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
+    return connected(monkeypatch, tmp_path)
+
+
+def test_jobs_as_a_table_and_as_data(api: Api) -> None:
+    api.on("GET /v1/jobs", {"jobs": [job("held") | {"holdCause": "backOff", "labels": {"a": "[bold]"}}], "next": None})
+    table = run("jobs", "--state", "held", "--label", "a=b", "-o", "wide").stdout.splitlines()
+    assert table[0].split()[:4] == ["ID", "QUEUE", "STATE", "CLUSTER"]
+    assert " held (backOff) " in table[1]
+    assert "a=[bold]" in table[1]
+    assert dict(api.requests[-1].url.params) == {"state": "held", "label": "a=b", "limit": "51"}
+    assert json.loads(run("jobs", "-o", "json").stdout)[0]["submittedAt"] == "2026-01-01T00:00:00.000Z"
+    assert yaml.safe_load(run("jobs", "-o", "yaml").stdout)[0]["id"] == JOB
+
+
+def test_a_limit_says_that_there_is_more(api: Api) -> None:
+    api.on("GET /v1/jobs", {"jobs": [job("queued"), job("queued")], "next": "c"})
+    done = run("jobs", "--limit", "1")
+    assert done.stdout.count(JOB) == 1
+    assert "-A shows all" in done.stderr
+
+
+def test_why_reads_like_a_person_would_say_it(api: Api) -> None:
+    reason = {"job": JOB, "state": "queued", "token": "InsufficientCapacity", "tier": "capacity"}
+    reason |= {"sentence": "It waits\x1b[31m for free capacity.", "advice": "It starts when enough is freed."}
+    verdict = {"cluster": "edge", "check": "noRoom", "sentence": "needs 4 cpu, 2 are free"}
+    api.on(f"GET /v1/jobs/{JOB}/why", reason | {"verdicts": [verdict]})
+    done = run("why", JOB)
+    assert f"{JOB} is queued: InsufficientCapacity (capacity)\n\nIt waits [31m for free capacity.\n" in done.stdout
+    assert "It starts when enough is freed.\n" in done.stdout
+    assert "edge     noRoom  needs 4 cpu, 2 are free" in done.stdout
+
+
+def test_a_job_shows_runs_members_and_scores(api: Api) -> None:
+    table = [{"kind": 1.0, "score": 2.5, "cluster": "edge"}]
+    ran = {"id": f"{JOB}-r1", "attempt": 1, "cluster": "edge", "state": "failed", "exitCode": 3, "category": "exit"}
+    ran |= {"leasedAt": "2026-01-01T00:00:00Z", "whyHere": "it is the only one", "scores": {"table": table}}
+    ran |= {"members": [{"role": "main", "index": 0, "state": "failed", "exitCode": 3}]}
+    api.has_job("failed", runs=[ran])
+    done = run("job", JOB, "-o", "wide").stdout
+    assert "where      edge: it is the only one\n" in done
+    assert "main-0  failed  -     3     0         -\n" in done
+    assert "CLUSTER  SCORE  KIND\nedge     2.5    1.0\n" in done
+
+
+def test_queues_are_a_tree_whose_counts_add_up(api: Api) -> None:
+    leaf = {"path": "a/b", "weight": 3.0, "limits": {"cpu": "8"}, "isLeaf": True, "jobs": {"queued": 4}}
+    api.on("GET /v1/queues", {"queues": [leaf, {"path": "a", "held": True, "isLeaf": False, "jobs": {}}]})
+    rows = [line.split() for line in run("queues").stdout.splitlines()]
+    assert rows[1] == ["a", "(held)", "1", "-", "0", "4", "0", "0"]
+    assert rows[2] == ["a/b", "3", "cpu", "8", "0", "4", "0", "0"]
+
+
+def test_clusters_are_listed_and_cordoned(api: Api) -> None:
+    api.on("GET /v1/clusters", {"clusters": [{"name": "edge", "state": "never connected", "lastContact": None}]})
+    api.on("POST /v1/clusters/edge/cordon", {"name": "edge", "cordoned": True})
+    assert "never connected" in run("clusters").stdout
+    assert run("clusters", "cordon", "edge").stdout == "edge  cordoned\n"
+
+
+def test_the_secret_of_a_new_key_is_all_that_stdout_gets(api: Api) -> None:
+    api.on("POST /v1/keys", {"id": 7, "name": "bob", "role": "user", "key": "tmk_secret"})
+    done = run("keys", "make", "bob", "--queue", "a/b")
+    assert done.stdout == "tmk_secret\n"
+    assert api.sent("POST /v1/keys") == {"name": "bob", "role": "user", "queues": ["a/b"]}
+    assert run("keys", "make", "bob", "--expires-in", "soon").exit_code == Exit.BAD_REQUEST

@@ -1,0 +1,193 @@
+"""The client's core: what is sent, what answers mean, and what is tried again."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.unit.scripted import JOB, URL, Script, job, problem
+from trainmaster.client import calls, core
+from trainmaster.client.aio import AgentClient
+from trainmaster.client.core import Request, Response, Retries
+from trainmaster.client.values import JobFilter
+from trainmaster.client.wire import goes_through_proxies
+from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
+from trainmaster.protocol.tenants import KeySpec
+
+GET, ONCE = core.get("/v1/jobs"), core.post_once("/v1/keys", {})
+
+
+# Requests
+
+
+def test_each_post_has_an_idempotency_key_of_its_own_except_where_the_api_takes_none() -> None:
+    first, second = calls.act(JOB, "cancel"), calls.act(JOB, "cancel")
+    assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
+    key = calls.make_key(KeySpec.model_validate({"name": "a", "role": "admin"}))
+    assert "Idempotency-Key" not in key.headers
+    assert not key.repeatable
+
+
+def test_an_id_cannot_name_another_address() -> None:
+    assert calls.show_job("../keys?x").path == "/v1/jobs/..%2Fkeys%3Fx"
+    for text in ("", ".", ".."):
+        with pytest.raises(ProblemError, match="not a job id"):
+            calls.show_job(text)
+
+
+def test_a_filter_is_written_as_the_api_reads_it() -> None:
+    wanted = JobFilter(queue="a/b", states=("held", "queued"), labels={"team": "x"})
+    query = calls.list_jobs(wanted, None, 10).query
+    assert query == (("queue", "a/b"), ("state", "held"), ("state", "queued"), ("label", "team=x"), ("limit", "10"))
+    assert wanted.to_wire() == {"queue": "a/b", "states": ["held", "queued"], "labels": {"team": "x"}}
+
+
+def test_what_json_cannot_hold_is_a_problem_and_no_crash() -> None:
+    with pytest.raises(ProblemError) as caught:
+        calls.submit([{"name": object()}])
+    assert caught.value.code is Code.MALFORMED_BODY
+
+
+# Answers
+
+
+def test_a_problem_comes_back_as_the_error_it_was_made_from() -> None:
+    error = ProblemError(
+        Code.QUEUE_FULL, "full", mistakes=(Mistake(path="queue", message="full"),), extra={"requestId": "r"}
+    )
+    headers = {"content-type": "application/problem+json", "retry-after": "5"}
+    read = core.read_error(Response(429, headers, json.dumps(error.to_problem()).encode()))
+    assert isinstance(read, ProblemError)
+    assert (read.code, read.detail, read.retry_after) == (Code.QUEUE_FULL, "full", 5.0)
+    assert read.mistakes == error.mistakes
+    assert read.extra == {"requestId": "r"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, Code.NOT_FOUND), (418, Code.INVALID_PARAMETER), (599, Code.INTERNAL)]
+)
+def test_a_code_of_a_newer_dispatcher_is_taken_by_its_status(status: int, code: Code) -> None:
+    assert core.read_problem({"code": "from-the-future", "detail": "d"}, status).code is code
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (Response(502, {"content-type": "text/html"}, b"<html>"), "502 Bad Gateway, text/html"),
+        (Response(301, {"location": "https://x.test"}, b""), "redirects to https://x.test"),
+        (Response(200, {"content-type": "text/html"}, b"<html>"), "no Trainmaster dispatcher"),
+        (Response(500, {"content-type": "application/problem+json"}, b"{"), "no Trainmaster dispatcher"),
+    ],
+)
+def test_what_no_dispatcher_sends_is_no_answer(response: Response, said: str) -> None:
+    with pytest.raises(UnreachableError, match=said):
+        core.read_value(response)
+
+
+# Trying again
+
+
+@pytest.mark.parametrize(
+    ("request_", "tries", "error", "again"),
+    [
+        (GET, 1, UnreachableError("gone"), True),
+        (GET, 5, UnreachableError("gone"), False),
+        (GET, 1, ProblemError(Code.STORE_AWAY, ""), True),
+        (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=3), True),
+        (GET, 1, ProblemError(Code.QUEUE_FULL, ""), False),
+        (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=600), False),
+        (GET, 1, ProblemError(Code.IDEMPOTENCY_IN_PROGRESS, ""), True),
+        (GET, 1, ProblemError(Code.INTERNAL, ""), False),
+        (GET, 1, ProblemError(Code.CONFLICT, ""), False),
+        (ONCE, 1, UnreachableError("gone"), False),
+        (ONCE, 1, ProblemError(Code.STORE_AWAY, ""), False),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(request_: Request, tries: int, error: TrainmasterError, again: bool) -> None:
+    assert (Retries().pause(request_, tries, error, 0.5) is not None) is again
+
+
+def test_pauses_double_up_to_a_cap_and_heed_the_hint() -> None:
+    retries = Retries(limit=100, first_seconds=1, most_seconds=10)
+    gone = UnreachableError("gone")
+    assert [retries.pause(GET, tries, gone, 1.0) for tries in (1, 2, 3, 4, 5, 90)] == [1, 2, 4, 8, 10, 10]
+    assert retries.pause(GET, 1, gone, 0.0) == 0.5
+    assert retries.pause(GET, 1, ProblemError(Code.STORE_AWAY, "", retry_after=7), 0.0) == 7
+
+
+def test_a_repeated_submission_carries_the_same_key_and_body() -> None:
+    script = Script(
+        httpx.ConnectError("Connection refused"),
+        problem(Code.STORE_AWAY),
+        httpx.ReadTimeout("slow"),
+        httpx.Response(201, json={"jobs": [{"id": JOB}]}),
+    )
+    assert script.client().submit({"name": "bert"}) == [JOB]
+    assert len({request.headers["idempotency-key"] for request in script.requests}) == 1
+    assert {request.content for request in script.requests} == {b'{"jobs":[{"name":"bert"}]}'}
+    assert len(script.pauses) == 3
+
+
+def test_a_dispatcher_that_stays_away_is_unreachable_in_the_end() -> None:
+    script = Script(*[httpx.ConnectError("Connection refused")] * 5)
+    with pytest.raises(UnreachableError, match=r"cannot reach http://dispatcher\.test: connection refused"):
+        script.client().job(JOB)
+    assert len(script.requests) == 5
+
+
+def test_a_key_is_asked_for_once_even_if_the_answer_is_lost() -> None:
+    script = Script(httpx.ReadError("reset"))
+    with pytest.raises(UnreachableError):
+        script.client().make_key(KeySpec.model_validate({"name": "a", "role": "admin"}))
+    assert len(script.requests) == 1
+
+
+def test_pages_are_followed_to_the_last() -> None:
+    script = Script(
+        httpx.Response(200, json={"jobs": [job("queued")], "next": "c1"}),
+        httpx.Response(200, json={"jobs": [job("running")], "next": None}),
+    )
+    assert [item.state for item in script.client().jobs()] == ["queued", "running"]
+    assert script.requests[1].url.params["cursor"] == "c1"
+
+
+@pytest.mark.parametrize(
+    ("url", "through"), [("http://127.0.0.1:8470", False), ("http://localhost", False), (URL, True)]
+)
+def test_proxies_are_not_for_this_machine(url: str, through: bool) -> None:
+    assert goes_through_proxies(url) is through
+
+
+# The agent's side
+
+
+async def test_the_agents_calls_say_what_the_protocol_says() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if request.url.path.endswith("/sync"):
+            return httpx.Response(200, json={"number": 1, "epoch": "a:1", "leaseSeconds": 15})
+        return httpx.Response(200, json={} if "streams" in request.url.path else {"version": 4})
+
+    async with AgentClient(URL, "tmk_x", transport=httpx.MockTransport(answer)) as client:
+        assert (await client.sync(SyncRequest(session="s", holder="h", number=1))).lease_seconds == 15
+        assert (await client.desired("s", 3, 5.0)).version == 4
+        await client.push("stream/1", StreamPush(session="s"))
+    assert json.loads(seen[0].content)["heldCount"] == 0
+    assert dict(seen[1].url.params) == {"session": "s", "after": "3", "wait": "5"}
+    assert seen[1].extensions["timeout"]["read"] == 10.0
+    assert seen[2].url.raw_path == b"/agent/v1/streams/stream%2F1"
+    assert {request.headers["authorization"] for request in seen} == {"Bearer tmk_x"}
+
+
+async def test_the_agents_calls_are_not_repeated() -> None:
+    script = Script(httpx.ConnectError("Connection refused"), problem(Code.SESSION_SUPERSEDED))
+    async with AgentClient(URL, "tmk_x", transport=httpx.MockTransport(script)) as client:
+        with pytest.raises(UnreachableError):
+            await client.desired("s", 0, 1)
+        with pytest.raises(ProblemError) as caught:
+            await client.desired("s", 0, 1)
+    assert caught.value.code is Code.SESSION_SUPERSEDED
+    assert len(script.requests) == 2

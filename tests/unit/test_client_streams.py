@@ -1,0 +1,123 @@
+"""Streams go on over lost connections: nothing is told twice, nothing is left out unsaid."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.unit.scripted import JOB, Broken, Script, job, problem
+from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, ServerSentEvents, Watch
+from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster.protocol.tenants import EventView
+
+
+def sse(seq: int, kind: str = "submitted") -> bytes:
+    event = {"seq": seq, "at": "2026-01-01T00:00:00Z", "kind": kind, "states": ["queued"]}
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, kind.encode(), json.dumps(event).encode())
+
+
+def test_events_may_come_in_any_pieces() -> None:
+    text = b": hello\n\nid: 7\r\nevent: a\r\ndata: 1\r\ndata: 2\r\n\r\ndata: \xc3\xa9\n\n"
+    decoder = ServerSentEvents()
+    events = [event for letter in text for event in decoder.feed(bytes([letter]))]
+    assert [(event.id, event.event, event.data) for event in events] == [("7", "a", "1\n2"), (None, "message", "é")]
+
+
+def test_a_watch_goes_on_after_the_last_event_that_was_told() -> None:
+    script = Script(
+        httpx.Response(200, stream=Broken(sse(1), sse(2)[:-9])),
+        httpx.ConnectError("Connection refused"),
+        problem(Code.STORE_AWAY),
+        httpx.Response(200, content=sse(1) + sse(2) + b"event: away\ndata: the store\n\n"),
+        httpx.Response(200, content=sse(3) + b"event: end\ndata: succeeded\n\n"),
+    )
+    told = list(script.client().watch(JOB))
+    assert [item.seq for item in told if isinstance(item, EventView)] == [1, 2, 3]
+    assert told[-1] == Ended("succeeded")
+    assert [request.headers["last-event-id"] for request in script.requests] == ["0", "1", "1", "1", "2"]
+    assert "trying again" in next(item.text for item in told if isinstance(item, Notice))
+
+
+def test_a_watch_that_never_begins_is_unreachable_and_of_no_job_a_problem() -> None:
+    script = Script(*[httpx.ConnectError("Connection refused")] * 5)
+    with pytest.raises(UnreachableError):
+        list(script.client().watch(JOB))
+    script = Script(problem(Code.NOT_FOUND))
+    with pytest.raises(ProblemError):
+        list(script.client().watch(JOB))
+
+
+def test_a_silent_connection_is_made_anew_without_a_word() -> None:
+    script = Script(
+        httpx.Response(200, stream=Broken(sse(1), error=httpx.ReadTimeout("silent"))),
+        httpx.Response(200, content=b"event: end\ndata: failed\n\n"),
+    )
+    told = list(script.client().watch(JOB))
+    assert not [item for item in told if isinstance(item, Notice)]
+    assert script.pauses == []
+
+
+def test_waiting_ends_when_the_time_is_up_though_the_dispatcher_stays_away() -> None:
+    running, away = httpx.Response(200, json=job("running", 4)), httpx.ConnectError("Connection refused")
+    script = Script(running, *[away] * 3, httpx.Response(200, json=job("running", 4)))
+    assert script.client().wait(JOB, timeout=0.3).state == "running"
+    assert script.requests[1].headers["last-event-id"] == "4"
+
+
+def test_waiting_for_an_ended_job_asks_once() -> None:
+    script = Script(httpx.Response(200, json=job("failed")))
+    assert script.client().wait(JOB).state == "failed"
+
+
+def lines(*values: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+def piece(data: str, until: int, index: int = 0) -> dict[str, Any]:
+    return {"role": "main", "index": index, "data": data, "next": until}
+
+
+def test_logs_repeat_nothing_after_a_lost_connection() -> None:
+    note = {"note": f"{JOB}-r1 on private, running", "run": f"{JOB}-r1"}
+    script = Script(
+        httpx.Response(200, stream=Broken(lines(note, piece("one\n", 4), piece("tw", 6)), b'{"role"')),
+        httpx.Response(
+            200, content=lines(note, piece("one\ntwo\n", 8), piece("x\n", 2, 1), {"alive": True}, {"end": "failed"})
+        ),
+    )
+    told = list(script.client().logs(JOB, follow=True, tail_bytes=10))
+    assert "".join(item.data for item in told if isinstance(item, LogPiece) and item.index == 0) == "one\ntwo\n"
+    assert len([item for item in told if item == Notice(note["note"])]) == 1
+    assert told[-1] == Ended("failed")
+    assert [request.url.params["tailBytes"] for request in script.requests] == ["10", "65536"]
+
+
+def test_logs_say_what_was_missed_and_begin_anew_with_each_run() -> None:
+    tail = LogTail(JOB, follow=True)
+    told = list(
+        tail.feed(
+            lines(
+                {"note": "a", "run": "r1"}, piece("ab", 2), piece("ef", 6), {"note": "b", "run": "r2"}, piece("gh", 2)
+            )
+        )
+    )
+    pieces = [(item.data, item.missed) for item in told if isinstance(item, LogPiece)]
+    assert pieces == [("ab", 0), ("ef", 2), ("gh", 0)]
+
+
+def test_logs_that_are_not_followed_end_with_the_answer() -> None:
+    script = Script(httpx.Response(200, content=lines(piece("x", 1))))
+    assert list(script.client().logs(JOB)) == [LogPiece("main", 0, "x")]
+
+
+def test_a_problem_within_the_logs_is_raised() -> None:
+    script = Script(httpx.Response(200, content=lines({"problem": ProblemError(Code.NOT_FOUND, "gone").to_problem()})))
+    with pytest.raises(ProblemError, match="gone"):
+        list(script.client().logs(JOB))
+
+
+def test_a_watch_ends_with_the_first_end() -> None:
+    watch = Watch(JOB)
+    assert list(watch.feed(b"event: end\ndata: gone\n\n" + sse(9))) == [Ended("gone")]
+    assert watch.over

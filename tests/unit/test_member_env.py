@@ -1,0 +1,109 @@
+"""What a member is told: who it is and where the others are."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.agent.member_env import Seat, member_environment, seats
+from trainmaster.protocol.agent import StartRun
+
+
+def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRun:
+    spec: dict[str, Any] = {"roles": [{"name": name, "replicas": size} for name, size in roles]}
+    return StartRun(
+        run="bert-7k2p9xq-r3",
+        job="bert-7k2p9xq",
+        queue="research/nlp",
+        attempt=3,
+        token=3,
+        generation=1,
+        spec=spec,
+        sizes=dict(roles) if sizes is None else sizes,
+        placement_timeout_seconds=300,
+    )
+
+
+def environments(start: StartRun, restarts: int = 0) -> list[dict[str, str]]:
+    everyone = seats(start)
+    addresses = {seat: (f"host{seat.rank}", 20_000 + seat.rank) for seat in everyone}
+    return [member_environment(start, seat, everyone, addresses, restarts) for seat in everyone]
+
+
+TWO_ROLES = run(("launcher", 1), ("worker", 2))
+
+
+def test_ranks_count_over_all_roles_in_the_order_of_the_specification() -> None:
+    assert seats(TWO_ROLES) == (Seat("launcher", 0, 0), Seat("worker", 0, 1), Seat("worker", 1, 2))
+
+
+def test_ranks_have_no_gap_where_an_elastic_job_starts_small() -> None:
+    small = run(("launcher", 1), ("extra", 4), ("worker", 8), sizes={"launcher": 1, "worker": 2, "extra": 0})
+    assert [(seat.role, seat.rank) for seat in seats(small)] == [("launcher", 0), ("worker", 1), ("worker", 2)]
+    assert [env["WORLD_SIZE"] for env in environments(small)] == ["3", "3", "3"]
+    assert [env["TRAINMASTER_ROLE_SIZE"] for env in environments(small)] == ["1", "2", "2"]
+
+
+def test_a_member_knows_who_it_is() -> None:
+    env = environments(TWO_ROLES, restarts=2)[2]
+    assert {
+        key.removeprefix("TRAINMASTER_"): value for key, value in env.items() if key.startswith("TRAINMASTER_")
+    } == {
+        "JOB_ID": "bert-7k2p9xq",
+        "RUN_ID": "bert-7k2p9xq-r3",
+        "RUN_TOKEN": "3",
+        "ATTEMPT": "3",
+        "QUEUE": "research/nlp",
+        "MEMBER": "bert-7k2p9xq-r3-worker-1",
+        "ROLE": "worker",
+        "ROLE_INDEX": "1",
+        "ROLE_SIZE": "2",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "ADDRESS": "host2:20002",
+        "HOST": "host2",
+        "PORT": "20002",
+        "ADDRESSES": "host0:20000,host1:20001,host2:20002",
+        "RESTARTS": "2",
+        "ADDRESS_LAUNCHER_0": "host0:20000",
+        "ADDRESS_WORKER_0": "host1:20001",
+        "ADDRESS_WORKER_1": "host2:20002",
+    }
+
+
+def test_pytorch_finds_what_it_reads() -> None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [[env[name] for name in names] for env in environments(TWO_ROLES)] == [
+        [str(rank), "3", "0", "1", "host0", "20000"] for rank in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("NNODES", "3"), ("NODE_RANK", "1"), ("NPROC_PER_NODE", "1"), ("MASTER_ADDR", "host0")]
+)
+def test_torchrun_takes_its_options_from_the_environment(option: str, value: str) -> None:
+    assert environments(TWO_ROLES)[1][f"PET_{option}"] == value
+
+
+def test_roles_with_dashes_have_variables_that_shells_can_name() -> None:
+    env = environments(run(("param-server", 1), ("w", 2), ("w-1", 1)))[0]
+    assert env["TRAINMASTER_ADDRESS_PARAM_SERVER_0"] == "host0:20000"
+    assert env["TRAINMASTER_ADDRESS_W_1"] == "host2:20002"
+    assert env["TRAINMASTER_ADDRESS_W_1_0"] == "host3:20003"
+
+
+names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
+
+
+@given(st.lists(st.tuples(names, st.integers(1, 4)), min_size=1, max_size=4, unique_by=lambda role: role[0]))
+def test_everyone_has_a_rank_of_their_own_and_all_agree_on_who_is_where(roles: list[tuple[str, int]]) -> None:
+    all_of_them = environments(run(*roles))
+    assert sorted(int(env["RANK"]) for env in all_of_them) == list(range(sum(size for _, size in roles)))
+    assert len({env["TRAINMASTER_MEMBER"] for env in all_of_them}) == len(all_of_them)
+    for name in ("TRAINMASTER_ADDRESSES", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
+        assert len({env[name] for env in all_of_them}) == 1
+    for env in all_of_them:
+        assert env["TRAINMASTER_ADDRESSES"].split(",")[int(env["RANK"])] == env["TRAINMASTER_ADDRESS"]
+        role = env["TRAINMASTER_ROLE"].upper().replace("-", "_")
+        assert env[f"TRAINMASTER_ADDRESS_{role}_{env['TRAINMASTER_ROLE_INDEX']}"] == env["TRAINMASTER_ADDRESS"]

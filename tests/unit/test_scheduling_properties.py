@@ -1,0 +1,544 @@
+"""What holds of every plan, on small worlds made at random, by checkers that share no code with the scheduler."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.fit import Fitted, fit, size_choices
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.view import (
+    Cluster,
+    LiveRun,
+    PriorityClass,
+    Queue,
+    View,
+    WaitingJob,
+    freeze_placement,
+)
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.jobs import Toleration
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.states import ClusterKind
+
+# -- worlds
+
+SHAPES: tuple[Shape, ...] = (
+    gang(role()),
+    gang(role(cpu=2)),
+    gang(role(3, cpu=1)),
+    gang(role(2, cpu=3), capabilities=("gang",)),
+    gang(role(cpu=1, gpu=1)),
+    gang(role(2, cpu=1, gpu=2)),
+    gang(role(1, "launcher", cpu=1), role(3, "worker", cpu=2)),
+    gang(role(6, least=2, cpu=1)),
+    gang(role(1, "launcher", cpu=2), role(4, "worker", least=0, gpu=1)),
+    gang(role(4, cpu=1), required_level="rack"),
+    gang(role(cpu=1, node_selector=(("disk", "ssd"),))),
+    gang(role(cpu=1, tolerations=(Toleration(key="gpu", operator="Exists"),)), kinds=(ClusterKind.EDGE,)),
+    gang(role(cpu=1), clusters=("c1",)),
+    gang(role(cpu=1), capabilities=("numa",)),
+    gang(role(cpu=0)),
+)
+PATHS = ("a", "a/1", "a/2", "a/2/x", "b", "b/1", "c")
+LEAVES = ("a/1", "a/2/x", "b/1", "c")
+IDS = {path: number for number, path in enumerate(PATHS, start=1)}
+QUEUE_PATHS = {number: path for path, number in IDS.items()}
+
+few = st.integers(0, 4)
+groups = st.builds(
+    lambda count, cpu, gpu, rack, ssd, taint: nodes(
+        count,
+        f"{rack}{ssd:d}{taint:d}-{cpu}-{gpu}",
+        cpu=cpu,
+        gpu=gpu,
+        at=(("zone", "z"), ("rack", rack)),
+        labels={"disk": "ssd"} if ssd else {},
+        taints=(Taint(key="gpu"),) if taint else (),
+    ),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.sampled_from(["r1", "r2"]),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+)
+
+
+def different(found: list[NodeGroup]) -> tuple[NodeGroup, ...]:
+    return tuple({group.name: group for group in found}.values())
+
+
+reports = st.builds(
+    lambda found, gang_too: CapacityReport(
+        groups=different(found), runtime="local", scheduler="local", capabilities=("gang",) if gang_too else ()
+    ),
+    st.lists(groups, min_size=1, max_size=3),
+    st.sampled_from([True, True, True, False]),
+)
+clusters = st.builds(
+    Cluster,
+    id=st.integers(1, 3),
+    name=st.just(""),
+    kind=st.sampled_from([ClusterKind.PRIVATE, ClusterKind.PRIVATE, ClusterKind.EDGE, ClusterKind.PUBLIC]),
+    cordoned=st.sampled_from([False, False, False, True]),
+    report=st.one_of(reports, reports, reports, st.none()),
+).map(lambda cluster: replace(cluster, name=f"c{cluster.id}"))
+queues = st.builds(
+    lambda path, weight, limits, most, held, public: Queue(
+        id=IDS[path],
+        path=path,
+        parent_id=IDS.get(path.rpartition("/")[0]),
+        weight=weight,
+        limits=limits,
+        max_running=most,
+        held=held,
+        allowed_kinds=frozenset(ClusterKind) if public else frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE}),
+    ),
+    st.sampled_from(PATHS),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.dictionaries(st.sampled_from(["cpu", GPU]), st.integers(0, 8), max_size=1).map(
+        lambda limits: {name: value * 1000 if name == "cpu" else value for name, value in limits.items()}
+    ),
+    st.none() | st.integers(0, 4),
+    st.sampled_from([False, False, False, False, True]),
+    st.booleans(),
+)
+jobs = st.builds(
+    lambda number, leaf, of, shape, priority, age: WaitingJob(
+        id=number,
+        version=1,
+        name=f"j{number}",
+        queue_id=IDS[leaf],
+        class_id=of,
+        shape_id=shape,
+        priority=priority,
+        submitted_at=NOW - age,
+        attempt=0,
+    ),
+    st.integers(1, 30),
+    st.sampled_from(LEAVES),
+    st.integers(1, 2),
+    st.integers(1, len(SHAPES)),
+    st.integers(-1, 1),
+    few.map(float),
+)
+
+
+@dataclass
+class World:
+    """The final state of everything that a plan depends on, as the store would hold it."""
+
+    queues: dict[int, Queue] = field(default_factory=dict)
+    clusters: dict[int, Cluster] = field(default_factory=dict)
+    leases: dict[int, float] = field(default_factory=dict)
+    waiting: dict[int, WaitingJob] = field(default_factory=dict)
+    runs: dict[int, LiveRun] = field(default_factory=dict)
+    avoided: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def steps(self) -> list[Callable[[View], None]]:
+        """What builds a view of it, in any order."""
+        return [
+            *(lambda view, queue=queue: view.put_queue(queue) for queue in self.queues.values()),
+            *(lambda view, cluster=cluster: view.put_cluster(cluster) for cluster in self.clusters.values()),
+            *(lambda view, job=job: view.put_waiting(job) for job in self.waiting.values()),
+            *(lambda view, run=run: view.put_run(run) for run in self.runs.values()),
+            lambda view: view.lease_until.update(self.leases),
+            lambda view: view.set_avoided(dict(self.avoided)),
+        ]
+
+    def view(self, shuffled: int | None = None) -> View:
+        view = bare_view()
+        steps = self.steps()
+        if shuffled is not None:
+            random.Random(shuffled).shuffle(steps)
+        for step in steps:
+            step(view)
+        return view
+
+    def apply(self, plan: Plan) -> None:
+        for start in plan.starts:
+            del self.waiting[start.job.id]
+            self.runs[start.job.id] = LiveRun(
+                start.job.id,
+                start.job.queue_id,
+                start.job.shape_id,
+                start.cluster_id,
+                tuple(sorted(start.sizes.items())),
+                freeze_placement(start.placement),
+            )
+        for hold in plan.holds:
+            del self.waiting[hold.job.id]
+
+
+def bare_view() -> View:
+    view = View()
+    for number, value in ((1, 0), (2, 100)):
+        view.put_class(PriorityClass(number, f"class{number}", value))
+    for number, shape in enumerate(SHAPES, start=1):
+        view.put_shape(number, shape)
+    return view
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, most_jobs: int = 16) -> World:
+    world = World()
+    for path in PATHS:
+        world.queues[IDS[path]] = Queue(IDS[path], path, IDS.get(path.rpartition("/")[0]))
+    world.queues |= {queue.id: queue for queue in draw(st.lists(queues, max_size=4))}
+    world.clusters = {cluster.id: cluster for cluster in draw(st.lists(clusters, min_size=1, max_size=4))}
+    world.leases = {number: NOW + draw(st.sampled_from([LEASE, LEASE, LEASE, -1.0])) for number in world.clusters}
+    world.waiting = {job.id: job for job in draw(st.lists(jobs, max_size=most_jobs))}
+    avoid = st.lists(st.sampled_from([1, 2, 3]), min_size=1, unique=True).map(lambda ids: tuple(sorted(ids)))
+    world.avoided = draw(st.dictionaries(st.integers(1, 30), avoid, max_size=3))
+    return world
+
+
+def lived(world: World, ended: Iterable[int]) -> World:
+    """The world after a cycle, of whose runs some have ended."""
+    world.apply(decide(world.view(), NOW))
+    for job_id in ended:
+        world.runs.pop(job_id, None)
+    return world
+
+
+used_worlds = st.builds(lived, worlds(most_jobs=10), st.sets(st.integers(1, 30), max_size=15))
+
+
+@st.composite
+def busy_worlds(draw: st.DrawFn) -> World:
+    """A world with runs of an earlier cycle and more jobs that wait."""
+    world = draw(used_worlds)
+    more = draw(st.lists(jobs, max_size=10))
+    world.waiting |= {job.id + 100: replace(job, id=job.id + 100) for job in more}
+    return world
+
+
+# -- checkers
+
+
+def needs(shape: Shape, sizes: dict[str, int]) -> Counter[str]:
+    out: Counter[str] = Counter()
+    for part in shape.roles:
+        for name, amount in part.needs.items():
+            out[name] += amount * sizes.get(part.name, 0)
+    return out
+
+
+def members_by_group(world: World, cluster_id: int, plan: Plan) -> dict[str, list[Resources]]:
+    """What each group has to hold, member by member: runs and starts together."""
+    out: dict[str, list[Resources]] = {}
+    placements = [(run.shape_id, dict(run.placement)) for run in world.runs.values() if run.cluster_id == cluster_id]
+    placed = [(shape, {group: dict(roles) for group, roles in placement.items()}) for shape, placement in placements]
+    placed += [(start.job.shape_id, start.placement) for start in plan.starts if start.cluster_id == cluster_id]
+    for shape_id, placement in placed:
+        by_role = {part.name: part.needs for part in SHAPES[shape_id - 1].roles}
+        for group, roles in placement.items():
+            for name, count in roles.items():
+                out.setdefault(group, []).extend([by_role[name]] * count)
+    return out
+
+
+def packs(members: list[Resources], free: list[Resources]) -> bool:
+    """Whether the members fit on the nodes: every way is tried."""
+    if not members:
+        return True
+    first, rest = members[0], members[1:]
+    tried: list[Resources] = []
+    for index, node in enumerate(free):
+        if node in tried or any(node.get(name, 0) < amount for name, amount in first.items()):
+            continue
+        tried.append(node)
+        left = {name: amount - first.get(name, 0) for name, amount in node.items()}
+        if packs(rest, [*free[:index], left, *free[index + 1 :]]):
+            return True
+    return False
+
+
+def above(world: World, queue_id: int) -> list[Queue]:
+    queue = world.queues[queue_id]
+    return [queue] if queue.parent_id is None else [queue, *above(world, queue.parent_id)]
+
+
+def told(plan: Plan) -> object:
+    return (
+        [
+            (start.job.id, start.cluster_id, start.sizes, start.placement, start.why, start.table)
+            for start in plan.starts
+        ],
+        [(hold.job.id, hold.message) for hold in plan.holds],
+        plan.reasons,
+    )
+
+
+# -- properties of a plan
+
+
+@given(worlds())
+def test_the_members_that_start_fit_their_nodes(world: World) -> None:
+    plan = decide(world.view(), NOW)
+    for cluster in world.clusters.values():
+        by_group = members_by_group(world, cluster.id, plan)
+        if cluster.report is None:
+            assert by_group == {}
+            continue
+        for group in cluster.report.groups:
+            members = sorted(by_group.pop(group.name, []), key=lambda one: sorted(one.items()), reverse=True)
+            assert packs(members, [dict(group.free)] * group.count)
+        assert by_group == {}
+
+
+@given(busy_worlds())
+def test_free_capacity_is_never_promised_twice(world: World) -> None:
+    plan = decide(world.view(), NOW)
+    for cluster in world.clusters.values():
+        by_group = members_by_group(world, cluster.id, plan)
+        for group in cluster.report.groups if cluster.report else ():
+            used: Counter[str] = Counter()
+            for member in by_group.get(group.name, []):
+                used.update(member)
+                assert all(group.free.get(name, 0) >= amount for name, amount in member.items())
+            assert all(amount <= group.free.get(name, 0) * group.count for name, amount in used.items())
+
+
+@given(busy_worlds())
+def test_no_queue_exceeds_a_limit(world: World) -> None:
+    plan = decide(world.view(), NOW)
+    used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
+    running: Counter[int] = Counter()
+    for run in world.runs.values():
+        for queue in above(world, run.queue_id):
+            used[queue.id].update(needs(SHAPES[run.shape_id - 1], dict(run.sizes)))
+            running[queue.id] += 1
+    for start in plan.starts:
+        wanted = needs(SHAPES[start.job.shape_id - 1], start.sizes)
+        for queue in above(world, start.job.queue_id):
+            used[queue.id].update(wanted)
+            running[queue.id] += 1
+            assert not queue.held
+            assert queue.max_running is None or running[queue.id] <= queue.max_running
+            for name, limit in queue.limits.items():
+                assert not wanted[name] or used[queue.id][name] <= limit
+
+
+@given(busy_worlds())
+def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> None:
+    plan = decide(world.view(), NOW)
+    decided = [job.id for job in plan.jobs]
+    assert len(decided) == len(set(decided))
+    assert set(decided) <= set(world.waiting)
+    for start in plan.starts:
+        cluster, shape = world.clusters[start.cluster_id], SHAPES[start.job.shape_id - 1]
+        assert not cluster.cordoned
+        assert world.leases[cluster.id] > NOW
+        assert cluster.report is not None
+        assert set(shape.capabilities) <= set(cluster.report.capabilities)
+        assert cluster.kind in world.queues[start.job.queue_id].allowed_kinds
+        assert not shape.kinds or cluster.kind in shape.kinds
+        assert not shape.clusters or cluster.name in shape.clusters
+        assert cluster.id not in world.avoided.get(start.job.id, ())
+        placed = Counter[str]()
+        for roles in start.placement.values():
+            placed.update(roles)
+        assert placed == Counter({name: size for name, size in start.sizes.items() if size})
+        assert shape.least_members <= placed.total() <= shape.members
+        for part in shape.roles:
+            assert part.least <= placed[part.name] <= part.replicas
+        if shape.required_level is not None:
+            by_name = {group.name: dict(group.topology) for group in cluster.report.groups}
+            assert len({by_name[group][shape.required_level] for group in start.placement}) == 1
+
+
+@given(busy_worlds(), st.integers(0, 5))
+def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World, most_starts: int) -> None:
+    view = world.view()
+    plan = decide(view, NOW, most_starts)
+    assert len(plan.starts) <= most_starts
+    gone = {job.id for job in plan.jobs}
+    left = {view.class_of(job_id) for job_id in world.waiting if job_id not in gone}
+    assert set(plan.reasons) == left
+    for reason in plan.reasons.values():
+        assert reason.tier is reason.token.tier
+        assert reason.sentence.endswith(".")
+        assert reason.advice
+
+
+@given(busy_worlds(), st.integers(0, 1000))
+def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, shuffled: int) -> None:
+    view = world.view()
+    plan = told(decide(view, NOW))
+    assert told(decide(view, NOW)) == plan
+    assert told(decide(world.view(shuffled), NOW)) == plan
+
+
+@given(busy_worlds())
+def test_of_alike_jobs_none_is_overtaken(world: World) -> None:
+    """Inside a class: if a job starts, every one before it was decided on, too."""
+    view = world.view()
+    plan = decide(view, NOW)
+    decided = {job.id for job in plan.jobs}
+    for of_queue in view.waiting.values():
+        for keys in of_queue.values():
+            left = [key.job_id not in decided for key in keys]
+            assert left == sorted(left)
+
+
+@given(busy_worlds(), st.data())
+def test_changing_what_the_reason_names_starts_the_job_or_leads_to_another_reason(
+    world: World, data: st.DataObject
+) -> None:
+    assume(world.waiting)
+    job = world.waiting[data.draw(st.sampled_from(sorted(world.waiting)))]
+    world.waiting = {job.id: job}
+    for _ in range(8):
+        plan = decide(world.view(), NOW)
+        if plan.starts or plan.holds:
+            return
+        (reason,) = plan.reasons.values()
+        if not mend(world, job, reason.token):
+            assert reason.tier.value == "cannot run as written"
+            return
+        after = decide(world.view(), NOW)
+        if not after.starts and not after.holds:
+            (next_reason,) = after.reasons.values()
+            assert next_reason.token is not reason.token
+    raise AssertionError("the reasons go round in a circle")
+
+
+def mend(world: World, job: WaitingJob, token: Token) -> bool:
+    """Change exactly what the token names; False when only the job itself could change."""
+    match token:
+        case Token.QUEUE_HELD:
+            world.queues = {number: replace(queue, held=False) for number, queue in world.queues.items()}
+        case Token.QUEUE_LIMIT:
+            open_ended = {number: replace(queue, limits={}, max_running=None) for number, queue in world.queues.items()}
+            world.queues = open_ended
+        case Token.CORDONED:
+            world.clusters = {number: replace(cluster, cordoned=False) for number, cluster in world.clusters.items()}
+        case Token.UNREACHABLE:
+            world.leases = dict.fromkeys(world.clusters, NOW + LEASE)
+            for number, cluster in world.clusters.items():
+                report = cluster.report or CapacityReport(groups=(nodes(9, cpu=9),), runtime="local", scheduler="local")
+                world.clusters[number] = replace(cluster, report=report)
+        case Token.COOLING_DOWN:
+            world.avoided = {}
+        case Token.INSUFFICIENT_CAPACITY:
+            world.runs = {}
+        case _:
+            return False
+    return True
+
+
+# -- the view
+
+
+@given(worlds(most_jobs=6), st.data())
+def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World, data: st.DataObject) -> None:
+    view = world.view()
+    for _ in range(data.draw(st.integers(0, 25))):
+        change(world, view, data)
+        if data.draw(st.integers(0, 4)) == 0:
+            assert told(decide(view, NOW)) == told(decide(world.view(7), NOW))
+    rebuilt = world.view(data.draw(st.integers(0, 99)))
+    assert told(decide(view, NOW)) == told(decide(rebuilt, NOW))
+    assert {queue: {key: list(keys) for key, keys in of.items()} for queue, of in view.waiting.items()} == {
+        queue: {key: list(keys) for key, keys in of.items()} for queue, of in rebuilt.waiting.items()
+    }
+    assert (view.jobs, view.runs) == (rebuilt.jobs, rebuilt.runs)
+
+
+def change(world: World, view: View, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
+    """One change, absorbed by the view and noted in the world."""
+    match data.draw(
+        st.sampled_from(["job", "job", "run", "drop", "plan", "queue", "cluster", "lease", "avoid", "again"])
+    ):
+        case "job":
+            job = data.draw(jobs)
+            world.runs.pop(job.id, None)
+            world.waiting[job.id] = job
+            view.put_waiting(job)
+        case "run":
+            job = data.draw(jobs)
+            shape = SHAPES[job.shape_id - 1]
+            sizes = tuple((part.name, part.replicas) for part in shape.roles)
+            run = LiveRun(job.id, job.queue_id, job.shape_id, data.draw(st.integers(1, 3)), sizes, ())
+            world.waiting.pop(job.id, None)
+            world.runs[job.id] = run
+            view.put_run(run)
+        case "drop":
+            job_id = data.draw(st.integers(1, 30))
+            world.waiting.pop(job_id, None)
+            world.runs.pop(job_id, None)
+            view.drop_job(job_id)
+        case "plan":
+            plan = decide(view, NOW)
+            world.apply(plan)
+            for start in plan.starts:
+                view.put_run(world.runs[start.job.id])
+            for hold in plan.holds:
+                view.drop_job(hold.job.id)
+        case "queue":
+            queue = data.draw(queues)
+            world.queues[queue.id] = queue
+            view.put_queue(queue)
+        case "cluster":
+            cluster = data.draw(clusters)
+            world.clusters[cluster.id] = cluster
+            view.put_cluster(cluster)
+        case "lease":
+            number, seconds = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([LEASE, -1.0]))
+            world.leases[number] = view.lease_until[number] = NOW + seconds
+        case "avoid":
+            some = st.sampled_from(sorted(world.waiting)) if world.waiting else st.integers(1, 30)
+            avoided = data.draw(st.dictionaries(some, st.sampled_from([(1,), (2,), (1, 2)]), max_size=4))
+            world.avoided = avoided
+            view.set_avoided(dict(avoided))
+        case _:
+            for row in list(world.waiting.values()):
+                view.put_waiting(row)
+            for live in list(world.runs.values()):
+                view.put_run(live)
+
+
+# -- the fit
+
+small_groups = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=3).map(
+    lambda rows: [nodes(count, f"g{n}", cpu=cpu, gpu=gpu) for n, (count, cpu, gpu) in enumerate(rows)]
+)
+small_roles = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=3).map(
+    lambda rows: gang(*(role(size, f"r{n}", cpu=cpu, gpu=gpu) for n, (size, cpu, gpu) in enumerate(rows)))
+)
+
+
+@given(small_groups, small_roles)
+def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shape: Shape) -> None:
+    room = Room.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
+    free = [dict(node.free) for node in room.nodes]
+    members = [part.needs for part in shape.roles for _ in range(part.replicas)]
+    outcome = fit(shape, size_choices(shape)[0].members, room)
+    assert [node.free for node in room.nodes] == free
+    if isinstance(outcome, Fitted):
+        assert packs(members, free)
+        for node, part, count in outcome.nodes:
+            node.take(part.needs, count)
+        assert all(amount >= 0 for node in room.nodes for amount in node.free.values())
+    elif len(shape.roles) == 1:
+        assert not packs(members, free), "members alike are packed whenever they can be"
+
+
+def test_the_brute_force_packer_knows_when_to_give_up() -> None:
+    """The checker itself: against sums over every assignment of three members to two nodes."""
+    for sizes in combinations_with_replacement(range(1, 4), 3):
+        members = [{"cpu": size} for size in sizes]
+        ways = ((a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1))
+        fits = any(all(sum(s for s, w in zip(sizes, way, strict=True) if w == n) <= 4 for n in (0, 1)) for way in ways)
+        assert packs(members, [{"cpu": 4}, {"cpu": 4}]) is fits

@@ -1,0 +1,183 @@
+"""``queues``, ``clusters`` and ``keys``: what admins look after."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import config
+from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
+from trainmaster.protocol.states import KeyRole
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainmaster.client.values import ClusterView, KeyView, QueueView
+
+_WAITING = ("held", "queued", "dispatched", "running")
+_OVER = ("succeeded", "failed", "cancelled")
+
+clusters_app = typer.Typer(help="List clusters, close them to new jobs and open them again.")
+keys_app = typer.Typer(help="List, make and revoke API keys.")
+
+ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(queues)
+    app.add_typer(clusters_app, name="clusters")
+    app.add_typer(keys_app, name="keys")
+
+
+def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show the tree of queues. Counts are of the queue and all below it."""
+    with config.connect(ctx) as client:
+        found = client.queues()
+    if output.is_data:
+        print_data([data_of(queue) for queue in found], output)
+        return
+    if not found:
+        note("there is no queue that you may use; an admin makes them with: trainmaster apply -f FILE")
+        return
+    wide = output is Format.WIDE
+    states = (*_WAITING, *_OVER) if wide else _WAITING
+    columns = ["QUEUE", "WEIGHT", "LIMITS", *(state.upper() for state in states)]
+    columns += ["KINDS", "CLASS", "MAX QUEUED", "MAX RUNNING"] if wide else []
+    ordered = sorted(found, key=lambda queue: queue.path.split("/"))
+    print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
+
+
+def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:
+    below = [other for other in every if other.path == queue.path or other.path.startswith(f"{queue.path}/")]
+    name = "  " * queue.path.count("/") + queue.path + (" (held)" if queue.held else "")
+    row: list[object] = [name, f"{queue.weight:g}", _amounts(queue.limits)]
+    row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
+    if wide:
+        row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
+        row += ["-" if most is None else most for most in (queue.max_queued, queue.max_running)]
+    return row
+
+
+def _amounts(amounts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in amounts.items()) or "-"
+
+
+@clusters_app.callback(invoke_without_command=True)
+def clusters(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List clusters; with a sub-command, close one to new jobs or open it again."""
+    if ctx.invoked_subcommand is not None:
+        return
+    with config.connect(ctx) as client:
+        found = client.clusters()
+    if output.is_data:
+        print_data([data_of(cluster) for cluster in found], output)
+        return
+    if not found:
+        note("there is no cluster; an admin declares them with: trainmaster apply -f FILE")
+        return
+    wide = output is Format.WIDE
+    columns = ["NAME", "KIND", "STATE", "NODES", "CAPACITY", "RUNS", "LAST CONTACT"]
+    columns += ["REGION", "PROVIDER", "RUNTIME", "SCHEDULER", "AGENT", "LABELS"] if wide else []
+    moment = now()
+    print_table(columns, [_cluster_row(cluster, moment, wide=wide) for cluster in found])
+
+
+def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> list[object]:
+    row: list[object] = [cluster.name, cluster.cluster_kind, cluster.state, cluster.nodes, _amounts(cluster.capacity)]
+    row += [cluster.live_runs, age(cluster.last_contact, moment)]
+    if wide:
+        labels = ",".join(f"{key}={value}" for key, value in cluster.labels.items())
+        texts = (cluster.region, cluster.provider, cluster.runtime, cluster.scheduler, cluster.agent_version, labels)
+        row += [text or "-" for text in texts]
+    return row
+
+
+@clusters_app.command()
+def cordon(ctx: typer.Context, name: ClusterName) -> None:
+    """Let nothing new start on a cluster; what runs there goes on."""
+    with config.connect(ctx) as client:
+        client.cordon(name)
+    print(f"{name}  cordoned")
+
+
+@clusters_app.command()
+def uncordon(ctx: typer.Context, name: ClusterName) -> None:
+    """Let jobs start on a cluster again."""
+    with config.connect(ctx) as client:
+        client.cordon(name, on=False)
+    print(f"{name}  open")
+
+
+@keys_app.callback(invoke_without_command=True)
+def keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List API keys, or make and revoke them."""
+    if ctx.invoked_subcommand is None:
+        list_keys(ctx, output)
+
+
+@keys_app.command("list")
+def list_keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List API keys, without their secrets."""
+    with config.connect(ctx) as client:
+        found = client.keys()
+    if output.is_data:
+        print_data([data_of(key) for key in found], output)
+        return
+    moment = now()
+    print_table(["ID", "NAME", "ROLE", "FOR", "BEGINS", "STATE", "MADE"], [_key_row(key, moment) for key in found])
+
+
+def _key_row(key: "KeyView", moment: "datetime") -> list[object]:
+    if key.revoked_at is not None:
+        state = f"revoked {age(key.revoked_at, moment)}"
+    elif key.expires_at is not None:
+        word = "expired" if key.expires_at <= moment else "until"
+        state = f"{word} {key.expires_at.astimezone():%Y-%m-%d %H:%M}"
+    else:
+        state = "valid"
+    return [
+        key.id,
+        key.name,
+        key.role,
+        ", ".join(key.queues) or key.cluster or "all",
+        key.hint,
+        state,
+        age(key.created_at, moment),
+    ]
+
+
+@keys_app.command("make")
+def make_key(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    role: Annotated[KeyRole, typer.Option(help="What it may do.")] = KeyRole.USER,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="For users: a queue, with all below it; may be repeated.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="For agents: the cluster that the key opens.")] = None,
+    expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="How long it is valid, such as 90d.")] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make an API key. Its secret is printed this once."""
+    from trainmaster.cli.documents import validated
+    from trainmaster.protocol.tenants import KeySpec
+
+    fields = {"name": name, "role": role, "queues": queue or [], "cluster": cluster, "expiresIn": expires_in}
+    spec = validated(KeySpec, fields)
+    with config.connect(ctx) as client:
+        made = client.make_key(spec)
+    if output.is_data:
+        print_data(data_of(made), output)
+        return
+    print(made.key)
+    note(f"key {made.id} ({made.name}, {made.role}): keep it now, it is not shown again")
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    ctx: typer.Context, key_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
+) -> None:
+    """Revoke an API key; it is dead within two seconds."""
+    with config.connect(ctx) as client:
+        client.revoke_key(key_id)
+    print(f"key {key_id}  revoked")

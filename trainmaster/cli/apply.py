@@ -1,0 +1,153 @@
+"""``apply``: what files declare, shown as a change first, then made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli import config
+from trainmaster.cli.asking import agreed
+from trainmaster.cli.output import clean, styled
+
+if TYPE_CHECKING:
+    from trainmaster.cli.documents import Document
+    from trainmaster.client.calls import Kind
+    from trainmaster.client.http import Client
+    from trainmaster.protocol.base import Strict
+
+_ORDER = ("PriorityClass", "Queue", "Cluster", "Job")
+"""In which kinds are applied: queues name priority classes, jobs name queues."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(apply)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What applying one document does. ``fields``: name, value before, value after; ``before`` None: it is new."""
+
+    kind: "Kind"
+    name: str
+    body: dict[str, Any]
+    is_new: bool
+    fields: tuple[tuple[str, Any, Any], ...]
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.is_new and not self.fields
+
+
+def apply(
+    ctx: typer.Context,
+    files: Annotated[
+        list[str], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON; - is stdin. Repeatable.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change and make none.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Make things what files say. Queues, priority classes, clusters; jobs are submitted. Shows the change, then asks."""
+    from trainmaster.cli import submit
+    from trainmaster.cli.documents import parse_settings, read_documents
+
+    documents = read_documents(files, parse_settings(settings or []))
+    declared = _declared(documents)
+    jobs = [document for document in documents if document.kind == "Job"]
+    with config.connect(ctx) as client:
+        changes = _changes(client, declared)
+        for change in changes:
+            _show(change)
+        for job in jobs:
+            print(f"{styled('+', 'green')} Job {clean(str(job.value.get('name')))}  submit")
+        real = [change for change in changes if not change.changes_nothing]
+        if not real and not jobs:
+            print("nothing to change")
+            return
+        if dry_run or not agreed(_question(len(real), len(jobs)), yes=yes):
+            return
+        for change in real:
+            client.put(change.kind, change.name, change.body)
+            print(f"{change.kind} {change.name}  {'created' if change.is_new else 'changed'}")
+        if jobs:
+            submit.show_ids(submit.send(client, jobs, {}))
+
+
+def _question(changes: int, jobs: int) -> str:
+    parts = [f"make {changes} change{'s' if changes > 1 else ''}"] if changes else []
+    parts += [f"submit {jobs} job{'s' if jobs > 1 else ''}"] if jobs else []
+    return f"{' and '.join(parts)}?"
+
+
+def _declared(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]]":
+    """Kind, name and checked specification of all but jobs, in the order of application. Raises ProblemError."""
+    from trainmaster.cli.documents import validated
+    from trainmaster.protocol.errors import Code, Mistake, ProblemError
+    from trainmaster.protocol.jobs import JobSpec
+    from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+
+    out: list[tuple[Kind, str, Strict]] = []
+    mistakes: list[Mistake] = []
+    for document in documents:
+        try:
+            match document.kind:
+                case "Queue":
+                    queue = validated(QueueSpec, document.value, document.place)
+                    out.append(("Queue", queue.path, queue))
+                case "PriorityClass":
+                    priority_class = validated(PriorityClassSpec, document.value, document.place)
+                    out.append(("PriorityClass", priority_class.name, priority_class))
+                case "Cluster":
+                    cluster = validated(ClusterSpec, document.value, document.place)
+                    out.append(("Cluster", cluster.name, cluster))
+                case "Job":
+                    validated(JobSpec, document.value, document.place)
+                case _:
+                    message = f"{document.value.get('kind')!r} is not one of {', '.join(_ORDER)}"
+                    mistakes.append(Mistake(path=f"{document.place}: kind", message=message))
+        except ProblemError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
+    return sorted(out, key=lambda item: (_ORDER.index(item[0]), item[1].count("/")))
+
+
+def _changes(client: "Client", declared: "Sequence[tuple[Kind, str, Strict]]") -> list[Change]:
+    kinds = dict.fromkeys(kind for kind, _, _ in declared)
+    present = {(kind, item.get("path", item.get("name"))): item for kind in kinds for item in client.objects(kind)}
+    return [_change(kind, name, spec, present.get((kind, name))) for kind, name, spec in declared]
+
+
+def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | None) -> Change:
+    after = spec.model_dump(mode="json", by_alias=True)
+    if present is None:
+        fields = [(key, None, value) for key, value in spec.to_wire().items()]
+    else:
+        # What the API shows beside the specification (states, counts) is left out.
+        shown = type(spec).model_validate({key: value for key, value in present.items() if key in after})
+        before = shown.model_dump(mode="json", by_alias=True)
+        fields = [(key, before[key], value) for key, value in after.items() if before[key] != value]
+    told = tuple(field for field in fields if field[0] not in ("kind", "name", "path"))
+    return Change(kind, name, spec.to_wire(), present is None, told)
+
+
+def _show(change: Change) -> None:
+    mark, colour, word = ("+", "green", "create") if change.is_new else ("~", "yellow", "change")
+    if change.changes_nothing:
+        mark, colour, word = "=", "dim", "unchanged"
+    print(f"{styled(mark, colour)} {change.kind} {change.name}  {word}")
+    for name, before, after in change.fields:
+        print(f"    {name}: {_value(after)}" if change.is_new else f"    {name}: {_value(before)} -> {_value(after)}")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else clean(str(value))

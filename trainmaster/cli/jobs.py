@@ -1,0 +1,231 @@
+"""``jobs``, ``job`` and ``why``: looking at jobs."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli import config
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.output import (
+    Format,
+    OutputOption,
+    age,
+    clean,
+    data_of,
+    note,
+    now,
+    print_data,
+    print_pairs,
+    print_table,
+    styled,
+    took,
+)
+
+if TYPE_CHECKING:
+    from trainmaster.client.values import JobFilter, Why
+    from trainmaster.protocol.tenants import JobView, RunView
+
+_FEW_MEMBERS = 20
+
+JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
+QueueOption = Annotated[str | None, typer.Option(help="In this queue or below it.")]
+StateOption = Annotated[list[str] | None, typer.Option(help="In this state; may be repeated.")]
+NameOption = Annotated[str | None, typer.Option(help="With this name; * stands for anything.")]
+LabelOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="With this label; may be repeated.")]
+ClusterOption = Annotated[str | None, typer.Option(help="On this cluster.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (jobs, job, why):
+        app.command()(command)
+
+
+def make_filter(
+    queue: str | None, states: list[str] | None, name: str | None, labels: list[str] | None, cluster: str | None = None
+) -> "JobFilter":
+    """What the options mean. Raises UsageError."""
+    from trainmaster.client.values import JobFilter
+
+    pairs = {}
+    for item in labels or []:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UsageError(f"--label takes KEY=VALUE, not {item!r}")
+        pairs[key] = value
+    return JobFilter(queue, tuple(states or ()), name, None, pairs, cluster)
+
+
+def jobs(
+    ctx: typer.Context,
+    queue: QueueOption = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    cluster: ClusterOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    everything: Annotated[bool, typer.Option("-A", "--all", help="All that match, however many.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List jobs, the newest first."""
+    wanted = make_filter(queue, state, name, label, cluster)
+    with config.connect(ctx) as client:
+        found = client.jobs(wanted, page_size=1000 if everything else min(limit + 1, 1000))
+        shown = list(found if everything else islice(found, limit + 1))
+    more = not everything and len(shown) > limit
+    shown = shown if everything else shown[:limit]
+    if output.is_data:
+        print_data([data_of(item) for item in shown], output)
+    else:
+        _print_jobs(shown, wide=output is Format.WIDE)
+    if more:
+        note(f"there are more than these {limit}; -A shows all, --limit so many")
+
+
+def _print_jobs(found: "list[JobView]", *, wide: bool) -> None:
+    if not found:
+        note("no job matches")
+        return
+    moment = now()
+    columns = ["ID", "QUEUE", "STATE", "CLUSTER", "SUBMITTED", "RAN"]
+    if wide:
+        columns += ["CLASS", "PRIORITY", "RUN", "BY", "LABELS", "MESSAGE"]
+    rows = []
+    for item in found:
+        ran = took(item.started_at, item.ended_at or (moment if item.state.has_live_run else None))
+        row = [item.id, item.queue, _state(item), item.cluster or "-", age(item.submitted_at, moment), ran]
+        if wide:
+            labels = ",".join(f"{key}={value}" for key, value in item.labels.items())
+            row += [item.priority_class, str(item.priority), str(item.attempt or "-"), item.submitted_by]
+            row += [labels or "-", item.message or "-"]
+        rows.append(row)
+    print_table(columns, rows)
+
+
+def _state(item: "JobView") -> str:
+    return f"{item.shown_state} ({item.hold_cause})" if item.hold_cause else item.shown_state
+
+
+def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
+    """Show one job. Its runs and members, where it is and why."""
+    with config.connect(ctx) as client:
+        item = client.job(job)
+        if output.is_data:
+            print_data(data_of(item), output)
+            return
+        waits = client.why(job) if not item.state.is_terminal and not item.state.has_live_run else None
+    moment = now()
+    print(f"{styled(item.id, 'bold')}  {styled(_state(item))}")
+    by = f" by {item.submitted_by}" if item.submitted_by else ""
+    last = item.runs[-1] if item.runs else None
+    print_pairs(
+        [
+            ("queue", item.queue),
+            ("priority", f"{item.priority} in class {item.priority_class}"),
+            ("members", _shape(item)),
+            ("labels", ", ".join(f"{key}={value}" for key, value in item.labels.items())),
+            ("submitted", f"{age(item.submitted_at, moment)}{by}"),
+            ("started", age(item.started_at, moment) if item.started_at else None),
+            ("ended", age(item.ended_at, moment) if item.ended_at else None),
+            ("retries", f"{item.retries_used} used" if item.retries_used else None),
+            ("where", f"{last.cluster}: {last.why_here}" if last and last.why_here else item.cluster),
+            ("why", waits.sentence if waits else None),
+            ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
+            ("message", item.message),
+        ]
+    )
+    _print_runs(item)
+    if last is not None:
+        _print_members(last, wide=output is Format.WIDE)
+        if output is Format.WIDE:
+            _print_scores(last)
+
+
+def _shape(item: "JobView") -> str:
+    roles = (item.spec or {}).get("roles", [])
+    return ", ".join(f"{role['name']} x {role.get('replicas', 1)}" for role in roles)
+
+
+def _print_runs(item: "JobView") -> None:
+    if not item.runs:
+        return
+    moment = now()
+    print()
+    rows = []
+    for run in item.runs:
+        live = None if run.state.is_terminal else moment
+        code = run.exit_code if run.exit_code is not None else f"signal {run.signal}" if run.signal else "-"
+        ran = took(run.started_at, run.ended_at or live)
+        rows.append(
+            [
+                run.id,
+                run.cluster,
+                run.state,
+                age(run.leased_at, moment),
+                ran,
+                run.category or "-",
+                code,
+                run.message or "-",
+            ]
+        )
+    print_table(["RUN", "CLUSTER", "STATE", "SENT", "RAN", "CATEGORY", "EXIT", "MESSAGE"], rows)
+
+
+def _print_members(run: "RunView", *, wide: bool) -> None:
+    if not run.members:
+        return
+    print()
+    members = run.members if wide else run.members[:_FEW_MEMBERS]
+    print_table(["MEMBER", "STATE", "NODE", "EXIT", "RESTARTS", "MESSAGE"], [_member(member) for member in members])
+    if len(members) < len(run.members):
+        note(f"and {len(run.members) - len(members)} more; -o wide shows all")
+
+
+def _member(member: dict[str, Any]) -> list[object]:
+    code = member.get("exitCode")
+    signal = member.get("signal")
+    return [
+        f"{member.get('role')}-{member.get('index')}",
+        member.get("state", "-"),
+        member.get("node") or "-",
+        code if code is not None else f"signal {signal}" if signal else "-",
+        member.get("restarts", 0),
+        member.get("message") or "-",
+    ]
+
+
+def _print_scores(run: "RunView") -> None:
+    table = run.scores.get("table") or []
+    if not table:
+        return
+    columns = list(dict.fromkeys(("cluster", "score", *(key for row in table for key in row))))
+    print(f"\nscores of the clusters where {run.id} fitted, the best first")
+    print_table([column.upper() for column in columns], [[row.get(column, "-") for column in columns] for row in table])
+
+
+def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
+    """Say why a job is where it is. With what each cluster lacked."""
+    with config.connect(ctx) as client:
+        reason = client.why(job)
+    if output.is_data:
+        print_data(data_of(reason), output)
+    else:
+        _print_why(reason)
+
+
+def _print_why(reason: "Why") -> None:
+    tier = f" ({reason.tier})" if reason.tier != "not waiting" else ""
+    print(f"{styled(reason.job, 'bold')} is {styled(reason.state)}: {reason.token}{tier}\n\n{clean(reason.sentence)}")
+    if reason.advice:
+        print(clean(reason.advice))
+    if "until" in reason.details:
+        print(f"Until {clean(str(reason.details['until']))}.")
+    if reason.verdicts:
+        print()
+        print_table(
+            ["CLUSTER", "CHECK", "FINDING"],
+            [[verdict.cluster, verdict.check, verdict.sentence or "-"] for verdict in reason.verdicts],
+        )
+    if reason.at is not None:
+        cycle = f"cycle {reason.cycle}, " if reason.cycle is not None else ""
+        note(f"as of {cycle}{age(reason.at)}")

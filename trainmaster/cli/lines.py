@@ -1,0 +1,84 @@
+"""Lines that come one by one: a job's transitions, and the output of its members."""
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from trainmaster.cli.output import clean, styled
+
+if TYPE_CHECKING:
+    from trainmaster.protocol.tenants import EventView
+
+_LONGEST_LINE = 65_536
+
+
+def transition(event: "EventView", now: datetime) -> str:
+    """One transition as a line: local time, what the job or run became, and the circumstances."""
+    moment = event.at.astimezone()
+    pattern = "%H:%M:%S" if moment.date() == now.astimezone().date() else "%Y-%m-%d %H:%M:%S"
+    return f"{styled(moment.strftime(pattern), 'dim')}  {styled(f'{_headline(event):<14}')}  {clean(_rest(event))}".rstrip()
+
+
+def _headline(event: "EventView") -> str:
+    if "job" in event.details:
+        return str(event.details["job"])
+    if event.kind.startswith("run."):
+        return f"run {event.kind.removeprefix('run.')}"
+    return event.states[-1] if event.states and event.kind != "changed" else event.kind
+
+
+def _rest(event: "EventView") -> str:
+    details = event.details
+    parts = [f"on {event.cluster}" if event.cluster else "", f"run {event.attempt}" if event.attempt else ""]
+    if event.kind.startswith("run.") and len(event.states) > 1:
+        parts.append(" > ".join(event.states))
+    elif event.kind not in ("changed", *event.states) and not event.kind.startswith("run."):
+        parts.append(event.kind)
+    for name, value in details.items():
+        if name == "holdUntil":
+            parts.append(f"until {datetime.fromtimestamp(float(value), UTC).astimezone():%H:%M:%S}")
+        elif name == "priority" and isinstance(value, list):
+            parts.append(f"priority {' -> '.join(str(item) for item in value)}")
+        elif name in ("category", "exitCode", "priorityClass"):
+            word = {"exitCode": "exit code", "priorityClass": "priority class"}.get(name, "")
+            parts.append(f"{word} {value}".strip())
+    parts.append(event.message)
+    parts.append(f"by {event.actor}" if event.actor else "")
+    return ", ".join(part for part in parts if part)
+
+
+class LinePrinter:
+    """Output of several members as it comes, mixed by whole lines; of one member as it is."""
+
+    def __init__(self, *, prefixed: bool) -> None:
+        self._prefixed = prefixed
+        self._rests: dict[str, str] = {}
+        self._open = False
+
+    def write(self, member: str, data: str) -> None:
+        if not self._prefixed:
+            sys.stdout.write(data)
+            sys.stdout.flush()
+            self._open = not data.endswith("\n") if data else self._open
+            return
+        *lines, rest = (self._rests.pop(member, "") + data).split("\n")
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], ""
+        if rest:
+            self._rests[member] = rest
+        for line in lines:
+            self._print(member, line)
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """Print what has no end of line yet."""
+        rests, self._rests = self._rests, {}
+        for member, rest in rests.items():
+            self._print(member, rest)
+        if self._open:
+            sys.stdout.write("\n")
+            self._open = False
+        sys.stdout.flush()
+
+    def _print(self, member: str, line: str) -> None:
+        sys.stdout.write(f"{styled(f'{member} | ', 'dim')}{line}\n")

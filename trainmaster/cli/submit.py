@@ -1,0 +1,108 @@
+"""``submit``: jobs from files to the dispatcher, and the commands that come next."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli import config, follow
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.output import Format, OutputOption, hint, note, print_data
+
+if TYPE_CHECKING:
+    from trainmaster.cli.documents import Document
+    from trainmaster.client.http import Client
+
+_HINTED = 3
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(submit)
+
+
+def submit(
+    ctx: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="YAML or JSON with jobs; - is stdin.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Queue of all jobs, instead of the files'.")] = None,
+    priority_class: Annotated[
+        str | None, typer.Option(help="Priority class of all jobs, instead of the files'.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code tells how.")
+    ] = False,
+    follow_logs: Annotated[bool, typer.Option("--follow", help="Show the job's output until it has ended.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Submit the jobs of files, all or none."""
+    from trainmaster.cli.documents import parse_settings, read_documents
+
+    documents = read_documents(files, parse_settings(settings or []))
+    check_kinds(documents)
+    if follow_logs and len(documents) > 1:
+        raise UsageError(f"--follow takes one job, {' and '.join(files)} have {len(documents)}; use --wait")
+    with config.connect(ctx) as client:
+        ids = send(client, documents, _overrides(queue, priority_class))
+        if output.is_data:
+            print_data([{"id": job} for job in ids], output)
+        else:
+            show_ids(ids)
+        if follow_logs:
+            raise typer.Exit(follow.follow_to_end(client, ids[0]))
+        if wait:
+            raise typer.Exit(follow.wait_all(client, ids, None))
+
+
+def check_kinds(documents: "list[Document]") -> None:
+    """Raise ProblemError when a document is no job."""
+    from trainmaster.protocol.errors import Code, Mistake, ProblemError
+
+    mistakes = tuple(
+        Mistake(
+            path=f"{document.place}: kind",
+            message=f"{document.value['kind']!r} is not a Job; for other kinds use: trainmaster apply -f FILE",
+        )
+        for document in documents
+        if document.value.get("kind", "Job") != "Job"
+    )
+    if mistakes:
+        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=mistakes)
+
+
+def _overrides(queue: str | None, priority_class: str | None) -> dict[str, Any]:
+    fields = {"queue": queue, "priorityClass": priority_class}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def send(client: "Client", documents: "list[Document]", overrides: dict[str, Any]) -> list[str]:
+    """Submit; the ids. Raises ProblemError with the place of each mistake."""
+    from trainmaster.cli.documents import with_places
+    from trainmaster.protocol.errors import ProblemError
+
+    try:
+        return client.submit([document.value | overrides for document in documents])
+    except ProblemError as error:
+        raise with_places(error, documents) from error
+
+
+def show_ids(ids: list[str]) -> None:
+    """The ids on stdout, one a line; what to do with them on stderr."""
+    if len(ids) > _HINTED:
+        for job in ids:
+            print(job)
+        note(f"{len(ids)} jobs; for each of them, as for the first:")
+        next_commands(ids[0])
+        return
+    for job in ids:
+        print(job, flush=True)
+        next_commands(job)
+
+
+def next_commands(job: str) -> None:
+    hint(
+        ("why", f"why {job}"),
+        ("watch", f"watch {job}"),
+        ("logs", f"logs -f {job}"),
+        ("cancel", f"cancel {job}"),
+    )

@@ -1,0 +1,71 @@
+"""The three calls of the agent protocol, asynchronous. No retries: the agent's loop decides what a failure means."""
+
+from typing import Self
+
+import httpx
+
+from trainmaster.client import calls, core, wire
+from trainmaster.client.core import Request, Response
+from trainmaster.protocol.agent import DesiredAnswer, StreamPush, SyncAnswer, SyncRequest
+
+_ANSWER_SECONDS = 10.0
+_BEYOND_WAIT_SECONDS = 5.0
+
+
+class AsyncTransport:
+    """Sends request values over kept-alive connections. Raises UnreachableError."""
+
+    def __init__(self, url: str, key: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        with wire.mapped_errors(self.url):
+            self._http = httpx.AsyncClient(
+                base_url=self.url,
+                headers=wire.headers(key),
+                limits=wire.LIMITS,
+                trust_env=wire.goes_through_proxies(self.url),
+                transport=transport,
+            )
+
+    async def send(self, request: Request, timeout: float) -> Response:
+        with wire.mapped_errors(self.url):
+            answer = await self._http.request(
+                request.method,
+                request.path,
+                params=httpx.QueryParams(request.query) if request.query else None,
+                headers=dict(request.headers),
+                content=request.body,
+                timeout=wire.timeouts(timeout),
+            )
+        return wire.to_response(answer)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+class AgentClient:
+    """The agent's side of the protocol. Each call raises ProblemError or UnreachableError."""
+
+    def __init__(self, url: str, key: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = AsyncTransport(url, key, transport=transport)
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """State what this agent holds; renews the session lease."""
+        return core.read_model(await self._transport.send(calls.agent_sync(request), _ANSWER_SECONDS), SyncAnswer)
+
+    async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer:
+        """What changed after a version, waited for at most ``wait`` seconds."""
+        request = calls.agent_desired(session, after, wait)
+        return core.read_model(await self._transport.send(request, wait + _BEYOND_WAIT_SECONDS), DesiredAnswer)
+
+    async def push(self, stream: str, body: StreamPush) -> None:
+        """Output for a follower, or the tail that is kept with a run."""
+        core.check(await self._transport.send(calls.agent_push(stream, body), _ANSWER_SECONDS))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,106 @@
+"""The API's calls as request values. Pure; the answers' shapes are in ``values.py``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
+
+from trainmaster.client import core
+from trainmaster.client.core import Request
+from trainmaster.client.values import JobFilter
+from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.tenants import KeySpec
+
+Action = Literal["cancel", "suspend", "resume", "retry"]
+Kind = Literal["Queue", "PriorityClass", "Cluster"]
+
+COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
+    "Queue": ("/v1/queues", "queues"),
+    "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
+    "Cluster": ("/v1/clusters", "clusters"),
+}
+"""Address of each kind, and the field that holds the list there."""
+
+
+def job_path(job: str, sub: str = "") -> str:
+    """The address of a job. Raises ProblemError BAD_ID for text that would be another address."""
+    if job.strip(".") == "":
+        raise ProblemError(Code.BAD_ID, f"{job!r} is not a job id; a job id looks like bert-7k2p9xq")
+    return f"/v1/jobs/{quote(job, safe='')}{sub}"
+
+
+def submit(specs: Sequence[Mapping[str, Any]]) -> Request:
+    return core.post("/v1/jobs", {"jobs": list(specs)})
+
+
+def list_jobs(wanted: JobFilter, cursor: str | None, limit: int) -> Request:
+    return core.get("/v1/jobs", [*wanted.to_query(), ("cursor", cursor), ("limit", str(limit))])
+
+
+def show_job(job: str) -> Request:
+    return core.get(job_path(job))
+
+
+def why(job: str) -> Request:
+    return core.get(job_path(job, "/why"))
+
+
+def events(job: str, after: int, limit: int) -> Request:
+    return core.get(job_path(job, "/events"), [("after", str(after)), ("limit", str(limit))])
+
+
+def act(job: str, action: Action) -> Request:
+    return core.post(job_path(job, f"/{action}"), None)
+
+
+def bulk(action: Action, wanted: JobFilter, *, dry_run: bool) -> Request:
+    return core.post(f"/v1/jobs/{action}", {"filter": wanted.to_wire(), "dryRun": dry_run})
+
+
+def change(job: str, fields: Mapping[str, Any]) -> Request:
+    return core.patch(job_path(job), dict(fields))
+
+
+def bulk_change(wanted: JobFilter, fields: Mapping[str, Any], *, dry_run: bool) -> Request:
+    return core.post("/v1/jobs/reprioritise", {"filter": wanted.to_wire(), "dryRun": dry_run, "patch": dict(fields)})
+
+
+def list_objects(kind: Kind) -> Request:
+    return core.get(COLLECTIONS[kind][0])
+
+
+def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:
+    return core.put(f"{COLLECTIONS[kind][0]}/{quote(name)}", dict(body))
+
+
+def delete_object(kind: Kind, name: str) -> Request:
+    return core.delete(f"{COLLECTIONS[kind][0]}/{quote(name)}")
+
+
+def cordon(cluster: str, *, on: bool) -> Request:
+    return core.post(f"/v1/clusters/{quote(cluster, safe='')}/{'cordon' if on else 'uncordon'}", None)
+
+
+def list_keys() -> Request:
+    return core.get("/v1/keys")
+
+
+def make_key(spec: KeySpec) -> Request:
+    """Not repeatable: the API keeps no answer with a secret in it."""
+    return core.post_once("/v1/keys", spec.to_wire())
+
+
+def revoke_key(key_id: int) -> Request:
+    return core.delete(f"/v1/keys/{key_id}")
+
+
+def agent_sync(body: SyncRequest) -> Request:
+    return core.post_state("/agent/v1/sync", body)
+
+
+def agent_desired(session: str, after: int, wait: float) -> Request:
+    return core.get("/agent/v1/desired", [("session", session), ("after", str(after)), ("wait", f"{wait:g}")])
+
+
+def agent_push(stream: str, body: StreamPush) -> Request:
+    return core.post_state(f"/agent/v1/streams/{quote(stream, safe='')}", body)

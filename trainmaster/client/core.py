@@ -1,0 +1,209 @@
+"""The sans-I/O core of the client: requests and answers as values, and which failures are worth another try.
+
+Knows HTTP's words and the API's errors; must not open a connection, sleep or read the clock. The transports in ``http.py``
+and ``aio.py`` do that and nothing else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from trainmaster import __version__
+from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
+
+USER_AGENT = f"trainmaster/{__version__}"
+
+Model = TypeVar("Model", bound=BaseModel)
+Query = Iterable[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be sent. ``repeatable``: sending it twice does what sending it once does."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back. ``headers`` has lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def to_json(value: Any) -> bytes:
+    """``value`` as a body. Raises ProblemError MALFORMED_BODY for what JSON cannot hold."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        raise ProblemError(Code.MALFORMED_BODY, f"this cannot be written as JSON: {error}") from error
+
+
+def get(path: str, query: Query = (), *, accept: str = "application/json", headers: Mapping[str, str] = {}) -> Request:
+    """A GET; conditions whose value is None are left out."""
+    given = tuple((name, value) for name, value in query if value is not None)
+    return Request("GET", path, given, {"Accept": accept, **headers})
+
+
+def post(path: str, value: Any) -> Request:
+    """A POST with an idempotency key of its own: as long as this very value is sent, it is done once."""
+    body = b"" if value is None else to_json(value)
+    return Request("POST", path, (), _json_headers() | {"Idempotency-Key": uuid4().hex}, body)
+
+
+def post_once(path: str, value: Any) -> Request:
+    """A POST that takes no idempotency key and is therefore never repeated."""
+    return Request("POST", path, (), _json_headers(), to_json(value), repeatable=False)
+
+
+def post_state(path: str, model: BaseModel) -> Request:
+    """A POST that states what is, so that repeating it changes nothing."""
+    return Request("POST", path, (), _json_headers(), model.model_dump_json(by_alias=True).encode())
+
+
+def put(path: str, value: Any) -> Request:
+    return Request("PUT", path, (), _json_headers(), to_json(value))
+
+
+def patch(path: str, value: Any) -> Request:
+    return Request("PATCH", path, (), _json_headers(), to_json(value))
+
+
+def delete(path: str) -> Request:
+    return Request("DELETE", path, (), {"Accept": "application/json"})
+
+
+def _json_headers() -> dict[str, str]:
+    return {"Accept": "application/json", "Content-Type": "application/json"}
+
+
+def read_value(response: Response) -> Any:
+    """The JSON value of an answer. Raises ProblemError, or UnreachableError when no dispatcher has answered."""
+    check(response)
+    if not response.body:
+        return None
+    try:
+        return orjson.loads(response.body)
+    except orjson.JSONDecodeError as error:
+        raise _stranger(response) from error
+
+
+def read_model(response: Response, model: type[Model]) -> Model:
+    """The answer as a model. Raises as ``read_value`` does."""
+    check(response)
+    try:
+        return model.model_validate_json(response.body)
+    except ValidationError as error:
+        raise _stranger(response) from error
+
+
+def check(response: Response) -> None:
+    """Raise what an answer that is no success says."""
+    if not 200 <= response.status < 300:
+        raise read_error(response)
+
+
+def read_error(response: Response) -> TrainmasterError:
+    """The error of an answer: a problem, or that something else than a dispatcher has answered."""
+    if "problem+json" in response.headers.get("content-type", ""):
+        try:
+            value = orjson.loads(response.body)
+        except orjson.JSONDecodeError:
+            return _stranger(response)
+        if isinstance(value, dict):
+            return read_problem(value, response.status, response.headers.get("retry-after"))
+    if location := response.headers.get("location"):
+        return UnreachableError(f"the address redirects to {location}; use that one")
+    return _stranger(response)
+
+
+_BY_STATUS = {
+    400: Code.INVALID_PARAMETER,
+    401: Code.UNAUTHENTICATED,
+    403: Code.FORBIDDEN,
+    404: Code.NOT_FOUND,
+    405: Code.METHOD_NOT_ALLOWED,
+    409: Code.CONFLICT,
+    413: Code.BODY_TOO_LARGE,
+    422: Code.INVALID_PARAMETER,
+    429: Code.QUEUE_FULL,
+    503: Code.TOO_BUSY,
+}
+"""What stands for a code that a newer dispatcher has and this client does not know."""
+
+_KNOWN_FIELDS = frozenset(("type", "title", "status", "code", "detail", "instance", "mistakes"))
+
+
+def read_problem(value: Mapping[str, Any], status: int | None = None, retry_after: str | None = None) -> ProblemError:
+    """An RFC 9457 object as the error it was made from."""
+    status = status or int(value.get("status") or 500)
+    try:
+        code = Code(str(value.get("code")))
+    except ValueError:
+        code = _BY_STATUS.get(status, Code.INTERNAL if status >= 500 else Code.INVALID_PARAMETER)
+    mistakes = value.get("mistakes") or ()
+    return ProblemError(
+        code,
+        str(value.get("detail") or value.get("title") or code.title),
+        mistakes=tuple(Mistake.model_validate(item) for item in mistakes),
+        retry_after=float(retry_after) if retry_after is not None and retry_after.isdecimal() else None,
+        extra={key: item for key, item in value.items() if key not in _KNOWN_FIELDS},
+    )
+
+
+def _stranger(response: Response) -> UnreachableError:
+    try:
+        phrase = f" {HTTPStatus(response.status).phrase}"
+    except ValueError:
+        phrase = ""
+    kind = response.headers.get("content-type", "no content type")
+    return UnreachableError(
+        f"what answered is no Trainmaster dispatcher, or not all of it: {response.status}{phrase}, {kind}"
+    )
+
+
+def is_passing(error: TrainmasterError) -> bool:
+    """Whether the same request may well succeed a little later."""
+    if not isinstance(error, ProblemError):
+        return isinstance(error, UnreachableError)
+    if error.code is Code.IDEMPOTENCY_IN_PROGRESS:
+        return True
+    return error.code.status == 503 or (error.code.status == 429 and error.retry_after is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and when a request is sent again. Pauses double, are capped, and lose up to half by chance."""
+
+    limit: int = 4
+    first_seconds: float = 0.2
+    most_seconds: float = 5.0
+    longest_hint_seconds: float = 20.0
+
+    def pause(self, request: Request, tries: int, error: TrainmasterError, chance: float) -> float | None:
+        """Seconds until the request is sent again after so many tries; None when ``error`` is final.
+
+        ``chance`` is random, from 0 to 1.
+        """
+        if not request.repeatable or tries > self.limit or not is_passing(error):
+            return None
+        hint = error.retry_after if isinstance(error, ProblemError) else None
+        if hint is not None and hint > self.longest_hint_seconds:
+            return None
+        return max(self.back_off(tries, chance), hint or 0.0)
+
+    def back_off(self, tries: int, chance: float) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return min(self.most_seconds, self.first_seconds * 2.0 ** min(tries - 1, 30)) * (0.5 + chance / 2)

@@ -1,0 +1,208 @@
+"""Streams that survive a lost connection: what was told so far decides what is asked for next. Sans-I/O.
+
+A transport sends ``request()``, feeds the bytes that come, and, when the connection ends before ``over``, calls ``lost()``
+and sends ``request()`` again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import orjson
+
+from trainmaster.client import core
+from trainmaster.client.calls import job_path
+from trainmaster.client.core import Request
+from trainmaster.protocol.errors import UnreachableError
+from trainmaster.protocol.tenants import EventView
+
+TAIL_BYTES = 65_536
+Item = TypeVar("Item", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth saying that is no part of what was asked for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The job has ended in this state and all was told; ``gone`` when it was deleted meanwhile."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Output of one member as it came. ``missed``: bytes before it that nobody kept."""
+
+    role: str
+    index: int
+    data: str
+    missed: int = 0
+
+
+class Stream(Protocol[Item]):
+    """One thing to follow. ``over``: all was told. ``may_end``: the server's ending it tells the same."""
+
+    over: bool
+    may_end: bool
+
+    def request(self) -> Request: ...
+
+    def feed(self, data: bytes) -> Iterator[Item]: ...
+
+    def lost(self) -> None: ...
+
+
+class Lines:
+    """Cuts bytes into whole lines; the rest waits for more."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line.removesuffix(b"\r") for line in lines]
+
+    def clear(self) -> None:
+        self._rest = b""
+
+
+@dataclass(slots=True)
+class ServerSentEvent:
+    event: str = "message"
+    data: str = ""
+    id: str | None = None
+
+
+class ServerSentEvents:
+    """Server-sent events out of bytes, as https://html.spec.whatwg.org/multipage/server-sent-events.html has them."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._fields: list[tuple[str, str]] = []
+
+    def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
+        for line in self._lines.feed(data):
+            if line:
+                name, _, value = line.decode(errors="replace").partition(":")
+                self._fields.append((name, value.removeprefix(" ")))
+            elif self._fields:
+                yield from self._event()
+
+    def _event(self) -> Iterator[ServerSentEvent]:
+        fields, self._fields = self._fields, []
+        data = [value for name, value in fields if name == "data"]
+        if data:
+            last = dict(fields)
+            yield ServerSentEvent(last.get("event", "message"), "\n".join(data), last.get("id"))
+
+
+class Watch:
+    """The transitions of a job after one of them, until the job has ended."""
+
+    may_end = False
+
+    def __init__(self, job: str, after: int = 0) -> None:
+        self.over = False
+        self._path = job_path(job, "/events")
+        self._after = after
+        self._events = ServerSentEvents()
+
+    def request(self) -> Request:
+        return core.get(self._path, accept="text/event-stream", headers={"Last-Event-ID": str(self._after)})
+
+    def lost(self) -> None:
+        self._events = ServerSentEvents()
+
+    def feed(self, data: bytes) -> Iterator[EventView | Notice | Ended]:
+        for event in self._events.feed(data):
+            if event.event == "end":
+                self.over = True
+                yield Ended(event.data)
+                return
+            if event.event == "away":
+                yield Notice(event.data)
+            elif event.id is not None and event.id.isdecimal() and int(event.id) > self._after:
+                self._after = int(event.id)
+                yield EventView.model_validate_json(event.data)
+
+
+@dataclass(slots=True)
+class LogTail:
+    """Output of a job's members, followed over lost connections.
+
+    Pieces say with ``next`` where the member's output goes on, in bytes, so that what a new connection repeats is dropped.
+    """
+
+    job: str
+    follow: bool = False
+    role: str | None = None
+    index: int | None = None
+    attempt: int | None = None
+    tail_bytes: int = TAIL_BYTES
+    over: bool = False
+    may_end: bool = True
+    _lines: Lines = field(default_factory=Lines)
+    _run: str = ""
+    _told: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    def request(self) -> Request:
+        query = (
+            ("follow", "true" if self.follow else None),
+            ("role", self.role),
+            ("index", _text(self.index)),
+            ("attempt", _text(self.attempt)),
+            ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._told else self.tail_bytes)),
+        )
+        return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson")
+
+    def lost(self) -> None:
+        self._lines.clear()
+
+    def feed(self, data: bytes) -> Iterator[LogPiece | Notice | Ended]:
+        """Raises ProblemError when the dispatcher breaks off with one."""
+        for line in self._lines.feed(data):
+            try:
+                value = orjson.loads(line or b"{}")
+            except orjson.JSONDecodeError as error:
+                raise UnreachableError("the stream of logs is not what a dispatcher sends") from error
+            yield from self._read(value)
+
+    def _read(self, value: dict[str, Any]) -> Iterator[LogPiece | Notice | Ended]:
+        if "problem" in value:
+            raise core.read_problem(value["problem"])
+        if "end" in value:
+            self.over = True
+            yield Ended(value["end"])
+        elif "note" in value:
+            run = value.get("run", self._run)
+            if run != self._run or "run" not in value:
+                yield Notice(value["note"])
+            self._run = run
+        elif "data" in value:
+            piece = self._news(value)
+            if piece is not None:
+                yield piece
+
+    def _news(self, value: dict[str, Any]) -> LogPiece | None:
+        data, missed = value["data"], value.get("missed", 0)
+        place = (self._run, value["role"], value["index"])
+        told, end = self._told.get(place), value.get("next")
+        if end is not None:
+            if told is not None and end <= told:
+                return None
+            start = end - len(data.encode())
+            if told is not None and start < told:
+                data = data.encode()[told - start :].decode(errors="replace")
+            elif told is not None:
+                missed = start - told
+            self._told[place] = end
+        return LogPiece(value["role"], value["index"], data, missed)
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,133 @@
+"""What the API answers, as values, beside the models of the protocol."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from trainmaster.protocol.base import Lenient, Timestamp
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import ClusterKind, KeyRole
+from trainmaster.protocol.tenants import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are meant: all conditions hold. ``name`` may have ``*``; ``queue`` means all below it, too."""
+
+    queue: str | None = None
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    priority_class: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+
+    def to_query(self) -> Iterator[tuple[str, str | None]]:
+        yield "queue", self.queue
+        yield from (("state", state) for state in self.states)
+        yield "name", self.name
+        yield "priorityClass", self.priority_class
+        yield from (("label", f"{key}={value}") for key, value in self.labels.items())
+        yield "cluster", self.cluster
+
+    def to_wire(self) -> dict[str, Any]:
+        fields = {
+            "queue": self.queue,
+            "states": list(self.states),
+            "name": self.name,
+            "priorityClass": self.priority_class,
+            "labels": self.labels,
+            "cluster": self.cluster,
+        }
+        return {key: value for key, value in fields.items() if value}
+
+
+class Page(Lenient):
+    """Some jobs, newest first, and the cursor of the next page."""
+
+    jobs: tuple[JobView, ...]
+    next: str | None = None
+
+
+class Acted(Lenient):
+    """What an action did to one job."""
+
+    id: str
+    changed: bool
+    state: str
+
+
+class BulkActed(Lenient):
+    """What an action did to many: those that matched and were not changed were in no state for it."""
+
+    matched: int
+    changed: int
+    dry_run: bool = False
+
+
+class Why(Reason):
+    """Why a job is where it is."""
+
+    job: str
+    state: str
+
+
+class QueueView(Lenient):
+    """A queue with its jobs by state; only leaves have jobs of their own."""
+
+    path: str
+    weight: float = 1.0
+    limits: dict[str, str] = Field(default_factory=dict)
+    max_queued: int | None = None
+    max_running: int | None = None
+    allowed_kinds: tuple[ClusterKind, ...] = ()
+    default_priority_class: str | None = None
+    held: bool = False
+    description: str = ""
+    is_leaf: bool = True
+    jobs: dict[str, int] = Field(default_factory=dict)
+
+
+class ClusterView(Lenient):
+    """A cluster with its contact and what its agent reports. ``capacity`` is what others leave to Trainmaster."""
+
+    name: str
+    cluster_kind: ClusterKind = ClusterKind.PRIVATE
+    region: str = ""
+    provider: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    state: str
+    cordoned: bool = False
+    last_contact: Timestamp | None = None
+    agent_version: str = ""
+    live_runs: int = 0
+    runtime: str | None = None
+    scheduler: str | None = None
+    capacity: dict[str, str] = Field(default_factory=dict)
+    nodes: int = 0
+    groups: tuple[dict[str, Any], ...] = ()
+    capabilities: tuple[str, ...] = ()
+
+
+class KeyView(Lenient):
+    """An API key without its secret."""
+
+    id: int
+    name: str
+    hint: str = ""
+    role: KeyRole
+    queues: tuple[str, ...] = ()
+    cluster: str | None = None
+    created_at: Timestamp
+    expires_at: Timestamp | None = None
+    revoked_at: Timestamp | None = None
+
+
+class NewKey(Lenient):
+    """An API key just made. ``key`` is the secret, told this once."""
+
+    id: int
+    name: str
+    role: KeyRole
+    key: str

@@ -1,0 +1,61 @@
+"""What both transports know of httpx: how it is set up, and its values and errors as ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import httpx
+
+from trainmaster.client.core import USER_AGENT, Response
+from trainmaster.protocol.errors import UnreachableError
+
+CONNECT_SECONDS = 5.0
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
+"""Idle connections are given up before the api does so, which is after 75 s."""
+
+
+class SilentError(UnreachableError):
+    """The dispatcher is connected and said nothing for as long as was to be waited."""
+
+
+def headers(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}", "User-Agent": USER_AGENT}
+
+
+def timeouts(seconds: float) -> httpx.Timeout:
+    """``seconds`` for the answer, and no more than five for the connection."""
+    return httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
+
+
+def goes_through_proxies(url: str) -> bool:
+    """Whether the environment's proxies count: not for this very machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def to_response(answer: httpx.Response) -> Response:
+    return Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content)
+
+
+@contextmanager
+def mapped_errors(url: str) -> Iterator[None]:
+    """Errors of httpx as UnreachableError, with the address and what is wrong in a few words."""
+    try:
+        yield
+    except httpx.ReadTimeout as error:
+        raise SilentError(f"{url} does not answer in time") from error
+    except httpx.TimeoutException as error:
+        raise UnreachableError(f"cannot reach {url}: it does not answer in time") from error
+    except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+        raise UnreachableError(f"the connection to {url} was cut") from error
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise UnreachableError(f"cannot reach {url}: {_root(error)}") from error
+
+
+def _root(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return "connection refused" if "Connection refused" in text or "All connection attempts failed" in text else text
