@@ -56,7 +56,9 @@ def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> 
     marks: dict[int, dict[str, float]] = {}
     with engine.connect() as connection:
         rows = connection.execute(
-            text("SELECT job_id, kind, extract(epoch FROM at)::float8 AS at FROM events WHERE kind IN ('submitted', 'dispatched')")
+            text(
+                "SELECT job_id, kind, extract(epoch FROM at)::float8 AS at FROM events WHERE kind IN ('submitted', 'dispatched')"
+            )
         )
         for row in rows:
             marks.setdefault(row.job_id, {})[row.kind] = row.at
@@ -86,7 +88,7 @@ def run(submits: int, seed: int) -> dict[str, Any]:
 def _measure(installation: Installation, marks: Path, submits: int, draw: random.Random) -> dict[str, Any]:
     client = Client(installation.url, installation.keys["admin"])
     ends = time.monotonic() + 30
-    while any(cluster["state"] != "ready" for cluster in client.clusters()) and time.monotonic() < ends:
+    while any(cluster.state != "ready" for cluster in client.clusters()) and time.monotonic() < ends:
         time.sleep(0.1)
     command = ["sh", "-c", f'date +%s.%N > "{marks}/$TRAINMASTER_JOB_ID"']
     spec = {

@@ -21,11 +21,19 @@ from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.client.streams import LogPiece
 from trainmaster.protocol.durations import format_duration
+from trainmaster.protocol.reasons import Tier
 from trainmaster.protocol.tenants import JobView
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0
-_COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "cancelled": "red", "queued": "yellow", "held": "yellow"}
+_COLOURS = {
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "red",
+    "cancelled": "red",
+    "queued": "yellow",
+    "held": "yellow",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,9 @@ def at_the_third_run(client: Client, job: JobView) -> str:
 def on(cluster: str) -> Callable[[Client, JobView], str]:
     def check(client: Client, job: JobView) -> str:
         complaint = succeeded(client, job)
-        return complaint or ("" if job.cluster == cluster else f"it should have run on {cluster}, it ran on {job.cluster}")
+        return complaint or (
+            "" if job.cluster == cluster else f"it should have run on {cluster}, it ran on {job.cluster}"
+        )
 
     return check
 
@@ -118,10 +128,10 @@ def show_until_ended(client: Client, console: Console, expected: list[Expectatio
         while time.monotonic() < ends:
             jobs = [client.job(item.job) for item in expected]
             live.update(table(jobs, time.time()))
-            if all(job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends):
-                # The job that can never run must have been looked at, too.
-                if all(client.why(item.job).tier.value != "not looked at yet" for item in expected if not item.ends):
-                    return
+            ended = all(job.state.is_terminal for job, item in zip(jobs, expected, strict=True) if item.ends)
+            # The job that can never run must have been looked at, too.
+            if ended and not any(client.why(item.job).tier is Tier.UNSEEN for item in expected if not item.ends):
+                return
             time.sleep(0.3)
 
 
@@ -151,20 +161,26 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-demo-"))
     installation = Installation(folder, free_port())
     try:
-        console.print("starting Postgres, Redis, api, scheduler and three clusters: private 4 CPU, public 8 CPU, edge 2 CPU ...")
+        console.print(
+            "starting Postgres, Redis, api, scheduler and three clusters: private 4 CPU, public 8 CPU, edge 2 CPU ..."
+        )
         began = time.monotonic()
         installation.start()
         with Client(installation.url, installation.keys["admin"]) as client:
             while any(cluster.state != "ready" for cluster in client.clusters()):
                 time.sleep(0.05)
-            console.print(f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ...")
+            console.print(
+                f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ..."
+            )
             for item in documents("tenants.yaml"):
                 kind, name = item["kind"], item.get("path") or item["name"]
                 client.put(kind, name, item)
             expected = submit_all(client)
             show_until_ended(client, console, expected)
             wrong = sum_up(client, console, expected)
-        console.print(f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all")
+        console.print(
+            f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all"
+        )
         if options.stay:
             stay(console, installation)
     except KeyboardInterrupt:

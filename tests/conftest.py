@@ -221,7 +221,8 @@ async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
         {"admin": ADMIN_KEY} | {kind.value: f"tmk_{kind.value}" for kind in ClusterKind},
         [QueueSpec(path="default", allowed_kinds=tuple(ClusterKind))],
     )
-    with socket.socket() as listener:
+    # The protocol is named so that asyncio knows it for TCP and sends small answers at once.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -4,7 +4,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,10 @@ JOBS = 200
 FLOW_SECONDS = 4.0
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    built = Stage(tmp_path / "stage")
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One stage for all faults: what an earlier one broke for good, a later one would show."""
+    built = Stage(tmp_path_factory.mktemp("faults") / "stage")
     try:
         built.start()
         yield built

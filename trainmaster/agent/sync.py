@@ -65,7 +65,12 @@ class Agent:
     """One agent session. ``run`` returns only when asked to stop, and raises SupersededError."""
 
     def __init__(
-        self, dispatcher: Dispatcher, runtime: Runtime, *, lease_hint: float = 15.0, clock: Callable[[], float] = boot_time
+        self,
+        dispatcher: Dispatcher,
+        runtime: Runtime,
+        *,
+        lease_hint: float = 15.0,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
@@ -162,7 +167,9 @@ class Agent:
     def _reports(self) -> list[RunReport]:
         held = self._runtime.held()
         news = [
-            _report(status) for status in held.values() if self._full or self._acknowledged.get(status.run) != status.seq
+            _report(status)
+            for status in held.values()
+            if self._full or self._acknowledged.get(status.run) != status.seq
         ]
         return [*news, *(report for run, report in self._not_here.items() if run not in held)]
 
@@ -212,7 +219,11 @@ class Agent:
         """
         if self._epoch and answer.epoch != self._epoch:
             self._epoch_is_new = True
-            log.error("the dispatcher's store is another one (%s, was %s); unknown runs are left alone", answer.epoch, self._epoch)
+            log.error(
+                "the dispatcher's store is another one (%s, was %s); unknown runs are left alone",
+                answer.epoch,
+                self._epoch,
+            )
         held = self._runtime.held()
         for run in answer.unknown:
             self._acknowledged.pop(run, None)
@@ -226,7 +237,9 @@ class Agent:
             since = self._unknown_since.setdefault(run, asked_at)
             if not self._epoch_is_new and asked_at - since >= answer.lease_seconds:
                 log.warning("stopping run %s, which the dispatcher does not know", run, extra={"run_id": run})
-                await self._runtime.stop(StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10))
+                await self._runtime.stop(
+                    StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10)
+                )
 
     async def _wait_for_news(self) -> None:
         """Until something changed or a third of the lease has passed. Changes close together are gathered."""
@@ -286,4 +299,3 @@ def _report(status: RunStatus) -> RunReport:
         placement=status.placement,
         members=members,
     )
-

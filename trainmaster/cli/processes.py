@@ -58,7 +58,9 @@ def _settings() -> Any:
         name = "_".join(str(part) for part in first["loc"]).upper()
         raise fail(f"setting TRAINMASTER_{name}: {first['msg']}", Exit.USAGE) from error
     if not settings.database_url:
-        raise fail("set DATABASE_URL, for example postgresql://user@host/trainmaster; or try 'trainmaster up'", Exit.USAGE)
+        raise fail(
+            "set DATABASE_URL, for example postgresql://user@host/trainmaster; or try 'trainmaster up'", Exit.USAGE
+        )
     return settings
 
 
@@ -91,7 +93,9 @@ def _check_schema(settings: Any) -> None:
     revision = _await_store(settings, lambda: current_revision(settings.database_url))
     if revision != newest_revision():
         has = f"revision {revision}" if revision else "no schema"
-        raise fail(f"the database has {has}, this version needs {newest_revision()}; run: trainmaster migrate", Exit.USAGE)
+        raise fail(
+            f"the database has {has}, this version needs {newest_revision()}; run: trainmaster migrate", Exit.USAGE
+        )
 
 
 def serve(
@@ -185,7 +189,9 @@ def agent_run(
     url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],
     cluster: Annotated[Path, typer.Option(help="YAML file that declares the local cluster's nodes.")],
     state_dir: Annotated[Path, typer.Option(help="Folder of this agent's own records and the members' output.")],
-    key: Annotated[str, typer.Option(envvar="TRAINMASTER_API_KEY", help="The agent's API key.", show_default=False)] = "",
+    key: Annotated[
+        str, typer.Option(envvar="TRAINMASTER_API_KEY", help="The agent's API key.", show_default=False)
+    ] = "",
     key_file: Annotated[Path | None, typer.Option(help="File with the agent's API key.")] = None,
     trust_submitters: Annotated[
         bool, typer.Option("--trust-submitters", help="Run commands of an api that listens beyond this machine.")
@@ -246,5 +252,3 @@ def _run_agent(url: str, secret: str, runtime: Any) -> None:
     except RuntimeRefusedError as error:
         typer.echo(f"{error}", err=True)
         sys.exit(Exit.CONFLICT)
-
-

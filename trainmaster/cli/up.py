@@ -171,7 +171,9 @@ class Installation:
 
     def stop(self) -> None:
         """Stop the processes, agents first, then Postgres. Members of runs go on under their keepers."""
-        order = sorted(self.children.values(), key=lambda child: (not child.name.startswith("agent"), child.name == "redis"))
+        order = sorted(
+            self.children.values(), key=lambda child: (not child.name.startswith("agent"), child.name == "redis")
+        )
         for child in order:
             child.stop()
         if self.postgres is not None:

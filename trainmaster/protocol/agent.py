@@ -23,6 +23,10 @@ HOST_LEVEL = "kubernetes.io/hostname"
 """The narrowest topology level, in no topology path: every node is a domain of its own."""
 
 
+MOST_NODES = 100_000
+"""In one group; beyond what Kubernetes is made for."""
+
+
 class Taint(Lenient):
     key: str
     value: str = ""
@@ -33,7 +37,7 @@ class NodeGroup(Lenient):
     """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
 
     name: str
-    count: int = Field(ge=0)
+    count: int = Field(ge=0, le=MOST_NODES)
     free: Resources
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = ()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -71,9 +71,14 @@ async def _beat(stores: Stores) -> None:
     """Note that agents can be served, so that no run is called lost right after an outage of the service itself."""
     seconds = stores.settings.lease_seconds
     while True:
-        with suppress(ProblemError):
+        try:
             async with stores.database.transaction() as tx:
                 await agent_store.beat(tx, seconds)
+        except ProblemError as error:
+            log.warning("the service's heartbeat could not be stored: %s", error)
+        except Exception:
+            # Without a heartbeat no run would ever be called lost again.
+            log.exception("the service's heartbeat failed")
         await asyncio.sleep(seconds / 4)
 
 

@@ -83,6 +83,11 @@ class Scheduler:
             self._resign()
         except ProblemError as error:
             log.warning("the cycle could not be done: %s", error)
+        except Exception:
+            # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
+            log.exception("the cycle failed unexpectedly; the view is read anew")
+            self._follower, self._book = Follower(), ReasonBook()
+            return _LOOK_SECONDS
         return 0.25
 
     def _resign(self) -> None:
@@ -150,4 +155,7 @@ class Scheduler:
                             self._lead_changed.set()
             except ProblemError as error:
                 log.warning("leadership could not be renewed: %s", error)
+            except Exception:
+                # Ending here would leave a process that never leads again.
+                log.exception("leadership could not be renewed")
             await asyncio.sleep(seconds / 4 if self.token is None else seconds / 3)

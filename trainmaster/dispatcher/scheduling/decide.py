@@ -3,6 +3,7 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -119,7 +120,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             best = min(options, key=lambda option: (-option.total, option.cluster.name))
             take(rooms.free(best.cluster.id), best.fitted)
             usage.add(queue.id, best.size.needs)
-            plan.starts.append(_start(job, best, options))
+            plan.starts.append(_start(job, best, options, verdicts))
             turns.done(key)
             continue
         if alike.avoided and _returned_everywhere(verdicts):
@@ -186,17 +187,19 @@ def _option(rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster) -
     return shortfall
 
 
-def _start(job: WaitingJob, best: _Option, options: list[_Option]) -> Start:
+def _start(job: WaitingJob, best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> Start:
     table = tuple(
         {"cluster": option.cluster.name, "score": option.total, **option.parts}
         for option in sorted(options, key=lambda option: -option.total)
     )
-    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, _why(best, options), table)
+    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, _why(best, options, verdicts), table)
 
 
-def _why(best: _Option, options: list[_Option]) -> str:
+def _why(best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> str:
     if len(options) == 1:
-        return f"{best.cluster.name} is the only cluster where it fits now"
+        full = [verdict for verdict in verdicts if verdict.check is Check.NO_ROOM]
+        others = "".join(f"; {verdict.cluster}: {verdict.sentence}" for verdict in full[:2])
+        return f"{best.cluster.name} is the only cluster where it fits now{others}"
     second = max((option for option in options if option is not best), key=lambda option: option.total)
     if best.total == second.total:
         return f"{best.cluster.name} before {second.cluster.name}: both are as good, and their names decide"

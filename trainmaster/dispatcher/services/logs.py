@@ -56,7 +56,7 @@ class _Seen:
         if seen is not None and chunk.offset < seen:
             data = data.encode()[seen - chunk.offset :].decode(errors="replace")
         self.offsets[place] = chunk.next_offset
-        out: dict[str, Any] = {"role": chunk.role, "index": chunk.index, "data": data}
+        out: dict[str, Any] = {"role": chunk.role, "index": chunk.index, "data": data, "next": chunk.next_offset}
         if seen is not None and chunk.offset > seen:
             out["missed"] = chunk.offset - seen
         return out

@@ -10,7 +10,7 @@ from pydantic import Field
 from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as store
-from trainmaster.dispatcher.store import runs, tenants
+from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.base import Name40, QueuePath, Strict
@@ -180,6 +180,8 @@ async def _act_on(
             )
         )
     await store.write(tx, transitions)
+    if action is Action.RESUME:
+        await scheduling.drop_cool_downs(tx, [t.record.id for t in transitions])
     touched = {record.cluster_id for record, _ in changes}
     versions = await runs.raise_desired(tx, touched)
     await runs.write(

@@ -160,6 +160,11 @@ async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, 
     )
 
 
+async def drop_cool_downs(tx: Transaction, job_ids: Sequence[int]) -> None:
+    """Let every cluster be tried again for these jobs: a person has resumed them."""
+    await tx.run("DELETE FROM cool_downs WHERE job_id = ANY(:ids)", ids=list(job_ids))
+
+
 async def drop_old_cool_downs(tx: Transaction) -> int:
     return await tx.run("DELETE FROM cool_downs WHERE until < now()")
 

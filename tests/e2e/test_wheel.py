@@ -1,0 +1,47 @@
+"""The wheel that people install: built, put into a clean environment, and brought up once."""
+
+import os
+import signal
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually_sync
+from trainmaster.cli.embedded import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.wheel
+
+
+def run(*words: str | Path, **options: object) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done  # type: ignore[no-any-return]
+
+
+def test_the_installed_wheel_comes_up_and_runs_a_job(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
+    wheel = next((tmp_path / "dist").glob("*.whl"))
+    venv.create(tmp_path / "venv", with_pip=True)
+    clean = tmp_path / "venv" / "bin"
+    pip = (clean / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    run(*pip, "-r", ROOT / "requirements" / "demo.txt")
+    run(*pip, wheel)
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
+    log = (tmp_path / "up.log").open("w+b")
+    command = [clean / "trainmaster", "up", "--data", tmp_path / "data", "--port", str(free_port())]
+    up = subprocess.Popen([str(word) for word in command], cwd=tmp_path, env=env, stdout=log, stderr=log)
+    try:
+        eventually_sync(lambda: "Trainmaster is up" in (tmp_path / "up.log").read_text() or up.poll() is not None, 60)
+        assert up.poll() is None, (tmp_path / "up.log").read_text()
+        run(clean / "trainmaster", "submit", ROOT / "examples" / "hello.yaml", "--wait", cwd=tmp_path, env=env)
+        listed = run(clean / "trainmaster", "jobs", cwd=tmp_path, env=env).stdout
+        assert "succeeded" in listed
+    finally:
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+        log.close()
