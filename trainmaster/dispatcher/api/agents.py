@@ -7,9 +7,10 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.context import Agent, App
 from trainmaster.dispatcher.services import agents, logs
-from trainmaster.dispatcher.services.submit import mistakes_of, without_nul
+from trainmaster.dispatcher.services.submit import without_nul
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
 

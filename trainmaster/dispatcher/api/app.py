@@ -19,10 +19,10 @@ from trainmaster.dispatcher.api.context import State
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import mistakes_of
 from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.dispatcher.store.database import DuplicateError, StoreAwayError, map_error
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ from pydantic import BaseModel, ValidationError
 from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import mistakes_of, parse_json
+from trainmaster.dispatcher.services.submit import parse_json
 from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import KeyRole
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -21,6 +21,7 @@ from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.mistakes import mistakes_of
 
 _MOST_MISTAKES = 50
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
@@ -39,18 +40,6 @@ class PreparedJob:
     shape_hash: bytes
     held: bool
     labels: dict[str, str]
-
-
-def mistakes_of(error: ValidationError, prefix: str = "") -> tuple[Mistake, ...]:
-    """pydantic's errors as mistakes with the path that a person would write."""
-    out = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        path = prefix
-        for part in item["loc"]:
-            path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-        message = "this field is not known" if item["type"] == "extra_forbidden" else item["msg"]
-        out.append(Mistake(path=path or "(whole)", message=message.removeprefix("Value error, ")))
-    return tuple(out)
 
 
 def parse_json(body: bytes) -> Any:
