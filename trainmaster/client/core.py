@@ -156,7 +156,7 @@ def read_problem(value: Mapping[str, Any], status: int | None = None, retry_afte
     mistakes = value.get("mistakes") or ()
     return ProblemError(
         code,
-        str(value.get("detail") or value.get("title") or code.title),
+        str(value.get("detail") or value.get("title") or code.headline),
         mistakes=tuple(Mistake.model_validate(item) for item in mistakes),
         retry_after=float(retry_after) if retry_after is not None and retry_after.isdecimal() else None,
         extra={key: item for key, item in value.items() if key not in _KNOWN_FIELDS},

@@ -25,7 +25,6 @@ class Code(StrEnum):
     BAD_CURSOR = "bad-cursor"
     UNKNOWN_QUEUE = "unknown-queue"
     NOT_A_LEAF = "queue-not-a-leaf"
-    QUEUE_CLOSED = "queue-closed"
     UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     UNAUTHENTICATED = "unauthenticated"
@@ -36,12 +35,10 @@ class Code(StrEnum):
     WRONG_STATE = "wrong-state"
     IN_USE = "in-use"
     IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
-    IDEMPOTENCY_IN_PROGRESS = "idempotency-key-in-progress"
     BODY_TOO_LARGE = "body-too-large"
     QUEUE_FULL = "queue-full"
     TOO_BUSY = "too-busy"
     STORE_AWAY = "store-away"
-    LOGS_AWAY = "logs-away"
     SESSION_SUPERSEDED = "session-superseded"
     PROTOCOL_UNSUPPORTED = "protocol-unsupported"
     STREAM_CLOSED = "stream-closed"
@@ -64,7 +61,6 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.BAD_CURSOR: (400, "The cursor is not valid"),
     Code.UNKNOWN_QUEUE: (422, "The queue does not exist"),
     Code.NOT_A_LEAF: (422, "Jobs go to queues without children"),
-    Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
     Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
@@ -75,12 +71,10 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.WRONG_STATE: (409, "It is not in a state for this"),
     Code.IN_USE: (409, "It is still in use"),
     Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
-    Code.IDEMPOTENCY_IN_PROGRESS: (409, "A request with this idempotency key is under way"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
     Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),
     Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),
     Code.STORE_AWAY: (503, "The store is away"),
-    Code.LOGS_AWAY: (503, "Live logs are away"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),
     Code.STREAM_CLOSED: (410, "Nobody follows this stream any more"),
