@@ -97,7 +97,6 @@ def test_what_no_dispatcher_sends_is_no_answer(response: Response, said: str) ->
         (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=3), True),
         (GET, 1, ProblemError(Code.QUEUE_FULL, ""), False),
         (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=600), False),
-        (GET, 1, ProblemError(Code.IDEMPOTENCY_IN_PROGRESS, ""), True),
         (GET, 1, ProblemError(Code.INTERNAL, ""), False),
         (GET, 1, ProblemError(Code.CONFLICT, ""), False),
         (ONCE, 1, UnreachableError("gone"), False),

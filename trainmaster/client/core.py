@@ -178,8 +178,6 @@ def is_passing(error: TrainmasterError) -> bool:
     """Whether the same request may well succeed a little later."""
     if not isinstance(error, ProblemError):
         return isinstance(error, UnreachableError)
-    if error.code is Code.IDEMPOTENCY_IN_PROGRESS:
-        return True
     return error.code.status == 503 or (error.code.status == 429 and error.retry_after is not None)
 
 
