@@ -126,10 +126,12 @@ def test_nothing_is_lost_doubled_or_stopped(stage: Stage, fault: Callable[[Stage
     ],
 )
 def test_only_jobs_that_asked_for_it_start_elsewhere(stage: Stage, fault: Callable[[Stage], None]) -> None:
-    with Flow(stage, JOBS, FLOW_SECONDS):
-        pause(FLOW_SECONDS / 3)
+    before = stage.reruns()
+    with Flow(stage, JOBS, FLOW_SECONDS, long_may_rerun=True):
+        pause(FLOW_SECONDS / 2)
         fault(stage)
     stage.check(reruns_allowed=True)
+    assert stage.reruns() > before, "the fault outlasted D, so some of the lasting jobs must have started anew"
 
 
 @pytest.mark.deep
@@ -139,7 +141,7 @@ def test_a_hundred_faults_at_random(stage: Stage) -> None:
     print(f"TRAINMASTER_FAULT_SEED={seed}")
     draw = random.Random(seed)
     for number in range(105):
-        with Flow(stage, 40, 1.0):
+        with Flow(stage, 40, 1.0, long_may_rerun=True):
             pause(draw.uniform(0, 1))
             _one_fault(stage, draw)
         print(f"fault {number + 1} done, {len(stage.expected)} jobs so far")
