@@ -35,5 +35,5 @@ def set_up(*, json: bool = True, level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for quiet in ("uvicorn.access", "httpx", "httpcore"):
+    for quiet in ("uvicorn.access", "httpx", "httpcore", "alembic.runtime"):
         logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from tests.conftest import FakeAgent, Service
-from tests.integration.rows import rows, value
+from tests.integration.rows import age_contact, rows, value
 from tests.waiting import eventually
+from trainmaster.dispatcher.services import logs
 from trainmaster.protocol.states import RunState
 
 
@@ -145,6 +146,47 @@ async def test_no_more_of_a_member_is_kept_than_64_kib(stage: Stage) -> None:
     assert len(kept.data.encode()) <= most
     assert text.endswith(kept.data)
     assert kept.start + len(kept.data.encode()) in range(1000 + len(text.encode()) - 3, 1000 + len(text.encode()) + 1)
+
+
+@pytest.mark.parametrize("reachable", [True, False], ids=["silent", "unreachable"])
+async def test_logs_end_with_what_was_kept_when_the_agent_does_not_answer(
+    stage: Stage, reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(logs, "_SILENT_SECONDS", 1.0)
+    await stage.push(stage.run, chunk("kept"))
+    if not reachable:
+        await age_contact(stage.service.stores, "private", 600)
+    answer = await asyncio.wait_for(stage.service.http.get(f"/v1/jobs/{stage.job}/logs"), 20)
+    pieces = [piece for piece in map(orjson.loads, answer.text.splitlines()) if "alive" not in piece]
+    why = "does not send its output" if reachable else "is unreachable"
+    assert [piece.get("data") for piece in pieces] == [None, None, "kept"]
+    assert pieces[1]["note"] == f"cluster private {why}; below is what was kept, if anything"
+
+
+async def test_a_follower_is_told_when_the_cluster_is_lost_and_found(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.2)
+    path = f"/v1/jobs/{stage.job}/logs"
+    notes: asyncio.Queue[str] = asyncio.Queue()
+
+    async def follow() -> None:
+        async with stage.service.http.stream("GET", path, params={"follow": True}) as answer:
+            async for line in answer.aiter_lines():
+                if "note" in (piece := orjson.loads(line)):
+                    await notes.put(piece["note"])
+
+    task = asyncio.create_task(follow())
+    assert await asyncio.wait_for(notes.get(), 5) == f"{stage.run} on private, running"
+    await age_contact(stage.service.stores, "private", 600)
+    lost = "cluster private is unreachable; its output follows when it is back"
+    assert await asyncio.wait_for(notes.get(), 5) == lost
+    await stage.agent.sync()
+    assert await asyncio.wait_for(notes.get(), 5) == "cluster private is back"
+    assert notes.empty()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_logs_of_a_job_that_never_ran_are_empty(service: Service) -> None:

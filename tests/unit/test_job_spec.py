@@ -394,6 +394,7 @@ LEAST: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "one member where every role may be missing": ({"roles": worker(replicas=4, minReplicas=0)}, 1),
     "minMember": ({"roles": worker(replicas=4, minReplicas=2), "minMember": 3}, 3),
+    "minMember alone": ({"roles": worker(replicas=4), "minMember": 3}, 3),
 }
 
 

@@ -1,13 +1,14 @@
 """Whole-gang fit: where all members find nodes at once, and what is said when they do not."""
 
 import pytest
+import yaml
 
 from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.domain.shapes import Shape, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices, take
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.jobs import AffinityTerm, Toleration
+from trainmaster.protocol.jobs import AffinityTerm, JobSpec, Toleration
 
 
 def room(*groups: NodeGroup) -> Room:
@@ -205,9 +206,9 @@ SIZES: dict[str, tuple[Shape, list[dict[str, int]]]] = {
         gang(role(1, "launcher"), role(4, least=0)),
         [{"launcher": 1, "worker": 4}, {"launcher": 1, "worker": 0}],
     ),
-    "minMember above the minima of the roles is met by the first roles": (
+    "minMember above the minima of the roles is met in proportion": (
         gang(role(4, "a", least=1), role(4, "b", least=1), least=6),
-        [{"a": 4, "b": 4}, {"a": 4, "b": 2}],
+        [{"a": 4, "b": 4}, {"a": 3, "b": 3}],
     ),
     "minMember of all members leaves one size": (gang(role(8, least=2), least=8), [{"worker": 8}]),
     "a gang is never empty": (gang(role(3, least=0), least=1), [{"worker": 3}, {"worker": 1}]),
@@ -285,3 +286,39 @@ def test_nothing_new_starts_where_the_cluster_has_shrunk_under_its_runs() -> Non
 
 def test_amounts_of_the_builder_are_those_of_kubernetes() -> None:
     assert amounts(cpu="1.5", memory="1Gi", gpu=2) == {"cpu": 1500, "memory": 2**30, GPU: 2}
+
+
+LEAST_SIZES: dict[str, tuple[str, dict[str, int]]] = {
+    "minMember alone, in proportion": (
+        "roles: [{name: s, replicas: 2}, {name: w, replicas: 8}]\nminMember: 5",
+        {"s": 1, "w": 4},
+    ),
+    "one of each role at least": (
+        "roles: [{name: s, replicas: 2}, {name: w, replicas: 8}]\nminMember: 1",
+        {"s": 1, "w": 1},
+    ),
+    "many small roles": (
+        "roles: [{name: a}, {name: b}, {name: c}, {name: w, replicas: 97}]\nminMember: 10",
+        {"a": 1, "b": 1, "c": 1, "w": 7},
+    ),
+    "minReplicas of some, all of the others": (
+        "roles: [{name: s, replicas: 2}, {name: w, replicas: 8, minReplicas: 3}]",
+        {"s": 2, "w": 3},
+    ),
+    "minReplicas filled up to minMember": (
+        "roles: [{name: s, replicas: 4, minReplicas: 1}, {name: w, replicas: 8, minReplicas: 2}]\nminMember: 6",
+        {"s": 2, "w": 4},
+    ),
+    "minMember of all": ("roles: [{name: s, replicas: 2}, {name: w, replicas: 8}]\nminMember: 10", {"s": 2, "w": 8}),
+}
+
+
+@pytest.mark.parametrize(("text", "least"), LEAST_SIZES.values(), ids=LEAST_SIZES)
+def test_the_least_size_of_a_job_is(text: str, least: dict[str, int]) -> None:
+    data = yaml.safe_load(f"kind: Job\nname: a\nqueue: q\n{text}")
+    for part in data["roles"]:
+        part["template"] = {"command": ["true"]}
+    sizes = size_choices(shape_from(shape_of(JobSpec.model_validate(data))))
+    assert sizes[0].members == {part["name"]: part.get("replicas", 1) for part in data["roles"]}
+    assert sizes[-1].members == least
+    assert len(sizes) == (1 if least == sizes[0].members else 2)

@@ -64,8 +64,8 @@ def _settings() -> Any:
     return settings
 
 
-def _await_store(settings: Any, what: Callable[[], str]) -> str:
-    """Do something with the store, waiting for it as long as the settings say; exits when it stays away."""
+def _await_store(settings: Any, what: Callable[[], str], name: str = "Postgres") -> str:
+    """Do something with a store, waiting for it as long as the settings say; exits when it stays away."""
     ends = time.monotonic() + settings.start_retry_seconds
     pause = 0.2
     while True:
@@ -74,9 +74,9 @@ def _await_store(settings: Any, what: Callable[[], str]) -> str:
         except ProblemError as error:
             left = ends - time.monotonic()
             if left <= 0:
-                message = f"Postgres did not answer for {settings.start_retry_seconds:.0f} s: {_root(error)}; giving up"
+                message = f"{name} did not answer for {settings.start_retry_seconds:.0f} s: {_root(error)}; giving up"
                 raise fail(message, Exit.STORE_AWAY) from error
-            typer.echo(f"waiting for Postgres ({_root(error)}); giving up in {left:.0f} s", err=True)
+            typer.echo(f"waiting for {name} ({_root(error)}); giving up in {left:.0f} s", err=True)
             time.sleep(min(pause, max(left, 0)))
             pause = min(pause * 2, 5)
 
@@ -98,6 +98,17 @@ def _check_schema(settings: Any) -> None:
         )
 
 
+def _check_soft_state(settings: Any) -> None:
+    """Wait for Redis where one is set: going on without it is for outages, not for a wrong address."""
+    from trainmaster.dispatcher.store.soft import ping
+
+    if settings.redis_url:
+        try:
+            _await_store(settings, lambda: ping(settings.redis_url), "Redis")
+        except ValueError as error:
+            raise fail(f"setting REDIS_URL: {error}", Exit.USAGE) from error
+
+
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8470,
@@ -107,6 +118,7 @@ def serve(
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
+    _check_soft_state(settings)
     import uvicorn
 
     from trainmaster.dispatcher.api.app import make_app
@@ -132,6 +144,7 @@ def scheduler(plain_logs: PlainLogs = False) -> None:
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
+    _check_soft_state(settings)
     from trainmaster.dispatcher.scheduler.loop import Scheduler
     from trainmaster.dispatcher.services.stores import Stores
 

@@ -61,7 +61,7 @@ class Shape:
 
 def shape_of(spec: JobSpec) -> dict[str, Any]:
     """The shape of a specification as plain JSON data; equal shapes give equal data."""
-    roles = [_role_data(role) for role in spec.roles]
+    roles = [_role_data(role) | {"least": _least(spec, role)} for role in spec.roles]
     shape: dict[str, Any] = {
         "roles": roles,
         "leastMembers": spec.min_member or max(1, sum(role["least"] for role in roles)),
@@ -91,9 +91,16 @@ def _capabilities(spec: JobSpec) -> list[str]:
     return sorted(needed)
 
 
+def _least(spec: JobSpec, role: Role) -> int:
+    """The fewest members of a role: what it says; all, unless ``minMember`` stands alone, which lets each shrink to one."""
+    if role.min_replicas is not None:
+        return role.min_replicas
+    alone = spec.min_member is not None and all(other.min_replicas is None for other in spec.roles)
+    return 1 if alone else role.replicas
+
+
 def _role_data(role: Role) -> dict[str, Any]:
-    least = role.replicas if role.min_replicas is None else role.min_replicas
-    data: dict[str, Any] = {"name": role.name, "replicas": role.replicas, "least": least}
+    data: dict[str, Any] = {"name": role.name, "replicas": role.replicas}
     if role.template is not None:
         return data | _template_data(role.template)
     pod = role.pod_template or {}

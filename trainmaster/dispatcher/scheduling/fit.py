@@ -140,14 +140,20 @@ def _allows(role: RoleShape, group: NodeGroup) -> bool:
 
 
 def size_choices(shape: Shape) -> list[Size]:
-    """The sizes to try: the full one, then the least one that the job allows where that is smaller."""
+    """The sizes to try: the full one, then the least one that the job allows where that is smaller.
+
+    The least one is what each role needs at least, filled up to ``least_members`` in proportion to what each role can take
+    beyond that (largest remainder), so that a gang of 2 and 8 that may start with 5 starts with 1 and 4.
+    """
     full = {role.name: role.replicas for role in shape.roles}
     least = {role.name: role.least for role in shape.roles}
-    missing = shape.least_members - sum(least.values())
-    for role in shape.roles:
-        more = min(max(missing, 0), role.replicas - role.least)
-        least[role.name] += more
-        missing -= more
+    elastic = sum(full.values()) - sum(least.values())
+    missing = max(0, shape.least_members - sum(least.values()))
+    if missing and elastic:
+        shares = {role.name: divmod(missing * (role.replicas - role.least), elastic) for role in shape.roles}
+        over = missing - sum(whole for whole, _ in shares.values())
+        for rank, (name, (whole, _)) in enumerate(sorted(shares.items(), key=lambda item: -item[1][1])):
+            least[name] += whole + (rank < over)
     return [Size(members, needs_of(shape, members)) for members in ([full] if least == full else [full, least])]
 
 

@@ -24,6 +24,8 @@ from trainmaster.protocol.states import JobState, RunState
 STREAM_SECONDS = 30.0
 """A stream that its follower does not keep alive for so long is over."""
 _LOOK_SECONDS = 2.0
+_SILENT_SECONDS = 8.0
+"""Who does not follow waits so long for an agent's next piece."""
 TAIL_BYTES = 65_536
 _closings: set[asyncio.Task[None]] = set()
 
@@ -90,7 +92,7 @@ async def _read(stores: Stores, key: int, text: str, options: LogOptions) -> Asy
                 yield {"note": f"{run} on {row.cluster}, {row.state}", "run": run}
                 seen = _Seen(options)
                 if not RunState(row.state).is_terminal:
-                    async for piece in _live(stores, row.cluster_id, RunRef(key, attempt), options, seen):
+                    async for piece in _live(stores, row, RunRef(key, attempt), options, seen):
                         yield piece
                 async for piece in _kept(stores, RunRef(key, attempt), seen):
                     yield piece
@@ -122,16 +124,18 @@ async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[
 
 
 async def _live(
-    stores: Stores, cluster_id: int, ref: RunRef, options: LogOptions, seen: _Seen
+    stores: Stores, row: Any, ref: RunRef, options: LogOptions, seen: _Seen
 ) -> AsyncIterator[dict[str, Any]]:
     stream = token_hex(12)
     async with stores.soft.following(stream) as queue:
-        await _open(stores, stream, cluster_id, ref, options)
+        await _open(stores, stream, row.cluster_id, ref, options)
         try:
-            kept_alive = stores.clock()
+            kept_alive = heard = stores.clock()
+            was_reachable = True
             while True:
                 data = await _next(queue, _LOOK_SECONDS)
                 if data is not None:
+                    heard = stores.clock()
                     push = StreamPush.model_validate_json(data)
                     for chunk in push.chunks:
                         piece = seen.news(chunk)
@@ -145,8 +149,17 @@ async def _live(
                     async with stores.database.transaction() as tx:
                         await agents.keep_stream(tx, stream, STREAM_SECONDS)
                         record = (await runs.lock(tx, [ref])).get(ref)
+                        reachable = await agents.is_reachable(tx, row.cluster_id)
                     if record is None or record.run.state.is_terminal:
                         return
+                    if not options.follow and (not reachable or stores.clock() - heard > _SILENT_SECONDS):
+                        why = "does not send its output" if reachable else "is unreachable"
+                        yield {"note": f"cluster {row.cluster} {why}; below is what was kept, if anything"}
+                        return
+                    if reachable != was_reachable:
+                        state = "is back" if reachable else "is unreachable; its output follows when it is back"
+                        yield {"note": f"cluster {row.cluster} {state}"}
+                    was_reachable = reachable
                     yield {"alive": True}
         finally:
             # A follower who hangs up cancels whatever is awaited here; the closing goes on without it.

@@ -203,3 +203,11 @@ async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
         lease=lease_seconds,
     )
     return bool(row.back)
+
+
+async def is_reachable(tx: Transaction, cluster_id: int) -> bool:
+    """Whether a cluster's agent holds its lease."""
+    row = await tx.first(
+        "SELECT lease_until > now() AS held FROM cluster_contacts WHERE cluster_id = :id", id=cluster_id
+    )
+    return row is not None and bool(row.held)

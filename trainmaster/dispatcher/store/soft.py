@@ -14,8 +14,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+
+from trainmaster.dispatcher.store.database import StoreAwayError
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +161,15 @@ class SoftState:
             except (TimeoutError, RedisError, OSError) as error:
                 self._went_away(error)
             await asyncio.sleep(random.uniform(0.5, 1.0))
+
+
+def ping(url: str) -> str:
+    """Ask Redis once for a sign of life. Raises StoreAwayError, and ValueError for an address that is none."""
+    with contextlib.closing(SyncRedis.from_url(url, socket_timeout=2, socket_connect_timeout=1)) as redis:
+        try:
+            return str(redis.ping())
+        except (TimeoutError, RedisError, OSError) as error:
+            raise StoreAwayError("Redis does not answer") from error
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -1,0 +1,80 @@
+"""What a process says and does when a store is away as it starts."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from trainmaster.cli.embedded import free_port, redis_command
+from trainmaster.protocol.states import Exit
+
+PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
+
+
+@pytest.fixture
+def away(database_url: str, redis_url: str) -> Callable[..., dict[str, str]]:
+    """An environment in which the named stores are at ports where nothing listens."""
+
+    def make(*names: str, seconds: float = 1) -> dict[str, str]:
+        nowhere = f"127.0.0.1:{free_port()}"
+        addresses = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        gone = {"DATABASE_URL": f"postgresql://user@{nowhere}/none", "REDIS_URL": f"redis://{nowhere}/0"}
+        chosen = {name: (gone if name in names else addresses)[name] for name in addresses}
+        return os.environ | chosen | {"TRAINMASTER_START_RETRY_SECONDS": str(seconds)}
+
+    return make
+
+
+def run(env: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "variable"),
+    [
+        (["scheduler"], "Postgres", "DATABASE_URL"),
+        (["serve", "--port", "8479"], "Postgres", "DATABASE_URL"),
+        (["migrate"], "Postgres", "DATABASE_URL"),
+        (["scheduler"], "Redis", "REDIS_URL"),
+        (["serve", "--port", "8479"], "Redis", "REDIS_URL"),
+    ],
+)
+def test_a_store_away_at_the_start_is_tried_again_and_then_said(
+    away: Callable[..., dict[str, str]], words: list[str], name: str, variable: str
+) -> None:
+    ended = run(away(variable), *words)
+    assert ended.returncode == Exit.STORE_AWAY
+    lines = ended.stderr.splitlines()
+    assert len(lines) >= 3, "tried more than once"
+    assert all(line.startswith(f"waiting for {name} (") for line in lines[:-1])
+    assert lines[-1].startswith(f"{name} did not answer for 1 s: ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_address_that_is_none_is_said_at_once(away: Callable[..., dict[str, str]]) -> None:
+    ended = run(away() | {"REDIS_URL": "http://somewhere"}, "scheduler")
+    assert ended.returncode == Exit.USAGE
+    assert ended.stderr.startswith("setting REDIS_URL: ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_process_goes_on_when_redis_comes_in_time(away: Callable[..., dict[str, str]]) -> None:
+    env = away("REDIS_URL", seconds=30)
+    port = int(env["REDIS_URL"].rpartition(":")[2].partition("/")[0])
+    children = [subprocess.Popen([*PROGRAM, "scheduler"], env=env, stderr=subprocess.PIPE, text=True)]
+    lines = children[0].stderr
+    assert lines is not None
+    watchdog = threading.Timer(60, children[0].kill)
+    watchdog.start()
+    try:
+        assert next(lines).startswith("waiting for Redis (")
+        children.append(subprocess.Popen(redis_command(port), stderr=subprocess.DEVNULL, text=True))
+        assert any("leading with" in line for line in lines), "it ended or was killed by the watchdog"
+    finally:
+        watchdog.cancel()
+        for child in children:
+            child.kill()
+            child.wait()
