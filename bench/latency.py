@@ -10,7 +10,6 @@ thing that the member's process does: it writes the time down. Prints where the 
 import argparse
 import json
 import random
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -18,36 +17,12 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
+from bench.numbers import durability, summary
 from trainmaster.cli.embedded import free_port
 from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.dispatcher.store.database import driver_url
 from trainmaster.protocol.ids import parse_job_id
-
-
-def quantile(values: list[float], share: float) -> float:
-    """The smallest value that at least this share of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {
-        "p50_seconds": round(quantile(values, 0.5), 4),
-        "p99_seconds": round(quantile(values, 0.99), 4),
-        "mean_seconds": round(statistics.fmean(values), 4),
-        "max_seconds": round(max(values), 4),
-    }
-
-
-def durability(url: str) -> dict[str, str]:
-    """The settings that make a commit safe, as the server has them."""
-    engine = create_engine(driver_url(url))
-    with engine.connect() as connection:
-        names = ("fsync", "full_page_writes", "synchronous_commit")
-        found = {name: str(connection.execute(text(f"SHOW {name}")).scalar_one()) for name in names}
-    engine.dispose()
-    return found
 
 
 def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> dict[str, dict[str, float]]:
@@ -57,7 +32,8 @@ def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> 
     with engine.connect() as connection:
         rows = connection.execute(
             text(
-                "SELECT job_id, kind, extract(epoch FROM at)::float8 AS at FROM events WHERE kind IN ('submitted', 'dispatched')"
+                "SELECT job_id, kind, extract(epoch FROM at)::float8 AS at FROM events WHERE kind = 'dispatched'"
+                " UNION ALL SELECT id, 'submitted', extract(epoch FROM submitted_at)::float8 FROM jobs"
             )
         )
         for row in rows:

@@ -1,7 +1,14 @@
-"""Logs of the processes: JSON lines, or plain text for people."""
+"""Logs of the processes: JSON lines, or plain text for people.
+
+What a request is about (its id, the caller's cluster, a job) is noted once in its context; a filter adds it to every record
+that is written while it is served, whichever module writes it.
+"""
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import orjson
@@ -12,6 +19,35 @@ _PLAIN = set(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "taskName",
     "color_message",
 }
+
+_about: ContextVar[dict[str, str] | None] = ContextVar("log_about", default=None)
+
+
+@contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """Add these fields, such as ``request_id`` or ``run_id``, to all records written inside, in tasks begun there too."""
+    mark = _about.set({**(_about.get() or {}), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(mark)
+
+
+def note(**fields: str) -> None:
+    """Add fields to the innermost ``about``, once they are known; outside of one it does nothing."""
+    known = _about.get()
+    if known is not None:
+        known.update(fields)
+
+
+class AboutFilter(logging.Filter):
+    """Adds what ``about`` and ``note`` said; what a record says itself stays."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for name, value in (_about.get() or {}).items():
+            if name not in record.__dict__:
+                setattr(record, name, value)
+        return True
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,6 +70,7 @@ def set_up(*, json: bool = True, level: str = "INFO") -> None:
     """Send all records to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(AboutFilter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for quiet in ("uvicorn.access", "httpx", "httpcore", "alembic.runtime"):
         logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -12,6 +12,7 @@ from tests.conftest import Service, job
 from tests.integration.rows import picture, rows, value
 from tests.integration.test_bad_input import HUGE, Case, World, world
 from tests.waiting import eventually
+from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
@@ -160,6 +161,7 @@ async def test_a_queue_that_gets_its_first_job_meanwhile_is_neither_removed_nor_
         assert (await service.http.put(f"/v1/queues/{path}", json={"path": path})).status_code == 200
 
         async def insert(tx: Transaction, path: str = path) -> None:
+            await tenants.hold_queues(tx, [path])
             await tx.run(
                 "INSERT INTO jobs (name, queue_id, class_id, shape_id, spec_id, api_key_id, state)"
                 " SELECT 'x', q.id, p.id, 0, 0, 1, 'held' FROM queues q, priority_classes p WHERE q.path = :path AND p.is_default",
@@ -191,13 +193,14 @@ async def test_a_queue_that_is_divided_meanwhile_takes_no_job(service: Service) 
 
 async def test_a_class_that_is_taken_meanwhile_is_not_removed(service: Service) -> None:
     async def take(tx: Transaction) -> None:
+        assert await tenants.hold_classes(tx, [row.id for row in await tenants.classes(tx)])
         await tx.run(
             "INSERT INTO jobs (name, queue_id, class_id, shape_id, spec_id, api_key_id, state)"
             " SELECT 'x', q.id, p.id, 0, 0, 1, 'held' FROM queues q, priority_classes p WHERE p.name = 'low'"
         )
 
     answer = await _while_open(service, take, service.http.delete("/v1/priority-classes/low"))
-    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert (answer.status_code, answer.json()["code"]) == (409, "in-use")
 
 
 JSON = st.recursive(

@@ -11,7 +11,7 @@ from trainmaster.dispatcher.services import planning
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import prepare, submit
+from trainmaster.dispatcher.services.submit import Most, prepare, submit
 from trainmaster.dispatcher.store import agents, scheduling, tenants
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
@@ -34,7 +34,7 @@ async def scheduler(database_url: str) -> AsyncIterator[Scheduler]:
     async with stores.database.transaction() as tx:
         await agents.touch(tx, 1, "session", "holder", 1, 3600, "")
         await agents.save_capacity(tx, 1, report.model_dump(mode="json", by_alias=True))
-        await submit(tx, stores, ADMIN, prepare(JOB, 1)[1])
+        await submit(tx, stores, ADMIN, prepare(JOB, Most()))
     made = Scheduler(stores)
     async with stores.database.transaction() as tx:
         made.token = await scheduling.take_lead(tx, "test", 3600)
@@ -56,7 +56,7 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
     stores = scheduler.stores
     async with stores.database.transaction() as absorbing:
         await absorbing.run("INSERT INTO changes (kind, ref) VALUES ('test', 0)")  # an older transaction that goes on
-        job = (await rows(stores, "UPDATE jobs SET version = 2, state = 'cancelled' RETURNING id"))[0].id
+        job = (await rows(stores, "UPDATE jobs SET version = 2, state = 'cancelled', ended_at = now() RETURNING id"))[0].id
         await execute(stores, "INSERT INTO events (job_id, seq, kind) VALUES (:id, 2, 'cancel')", id=job)
         # What the view has, though the store has it no more: the cancel cannot be taken while the older one is open.
         scheduler._follower = await _follower_of_before(stores, job)
@@ -70,9 +70,9 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
 async def _follower_of_before(stores: Stores, job: int) -> planning.Follower:
     """A follower that loaded everything while the job was still queued."""
     follower = planning.Follower()
-    await execute(stores, "UPDATE jobs SET version = 1, state = 'queued' WHERE id = :id", id=job)
+    await execute(stores, "UPDATE jobs SET version = 1, state = 'queued', ended_at = NULL WHERE id = :id", id=job)
     await follower.absorb(stores, 0.0)
-    await execute(stores, "UPDATE jobs SET version = 2, state = 'cancelled' WHERE id = :id", id=job)
+    await execute(stores, "UPDATE jobs SET version = 2, state = 'cancelled', ended_at = now() WHERE id = :id", id=job)
     return follower
 
 
@@ -104,7 +104,7 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
         patched.setattr(planning, "apply_plan", meanwhile)
         await scheduler.step()
     assert await run_count(scheduler) == 1
-    await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded'")
-    await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded'")
+    await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded', ended_at = now()")
+    await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded', ended_at = now()")
     await scheduler.step()
     assert scheduler._follower.view.runs == {}, "a run that ended before the view was loaded would stay there for ever"

@@ -153,7 +153,8 @@ def indexes(view: View) -> dict[str, Any]:
         "runs": view.runs,
         "avoided": view.avoided,
         "waiting": waiting,
-        "runs_on": {cluster: jobs for cluster, jobs in view.runs_on.items() if jobs},
+        "load": {cluster: load for cluster, load in view.load.items() if load},
+        "held_by": {queue: held for queue, held in view.held_by.items() if held},
     }
 
 

@@ -130,13 +130,13 @@ def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
 def place_of(connection: Connection, at: datetime) -> str:
     """The partition that an event of this moment lands in."""
     statement = (
-        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, 1, 'test') RETURNING tableoid::regclass::text"
+        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('jobs_id_seq'), 'test') RETURNING tableoid::regclass::text"
     )
     return str(connection.execute(text(statement), {"at": at}).scalar_one())
 
 
 async def test_events_land_in_the_partition_of_their_day(service: Service) -> None:
-    await service.submit()
+    await service.http.post(f"/v1/jobs/{await service.submit()}/cancel")
     today = datetime.now(UTC)
     async with service.stores.database.transaction() as tx:
         found = await tx.all("SELECT DISTINCT tableoid::regclass::text AS place FROM events")

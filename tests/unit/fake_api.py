@@ -27,6 +27,10 @@ class Api:
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.requests: list[httpx.Request] = []
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def on(self, call: str, answer: Answer | dict[str, Any]) -> None:
         self.answers[call] = httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
@@ -62,7 +66,8 @@ def connected(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Api:
     fake = Api()
 
     def open_client(context: config.Context) -> Client:
-        return Client(context.url, context.key, transport=httpx.MockTransport(fake), sleep=lambda _: None)
+        transport = httpx.MockTransport(fake)
+        return Client(context.url, context.key, transport=transport, sleep=fake.sleep, clock=lambda: fake.now)
 
     monkeypatch.setattr(config, "open_client", open_client)
     return fake

@@ -1,15 +1,18 @@
 """A dispatcher that answers what was written down: at the seam where the client's transport meets the network."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 
+from trainmaster.client.async_http import AsyncClient
+from trainmaster.client.core import Retries
 from trainmaster.client.http import Client
 from trainmaster.protocol.errors import Code, ProblemError
 
 URL = "http://dispatcher.test"
 JOB = "bert-7k2p9xq"
+_RETRIES = Retries()
 
 
 def problem(code: Code, detail: str = "no", *, retry_after: str | None = None, **more: Any) -> httpx.Response:
@@ -18,17 +21,21 @@ def problem(code: Code, detail: str = "no", *, retry_after: str | None = None, *
 
 
 class Script:
-    """Answers requests one after the other with what was written down; keeps what came and how long was waited."""
+    """Answers requests one after the other with what was written down; keeps what came and how long was waited.
 
-    def __init__(self, *answers: httpx.Response | Exception) -> None:
+    ``then`` is what all further requests come to.
+    """
+
+    def __init__(self, *answers: httpx.Response | Exception, then: Exception | None = None) -> None:
         self.answers = list(answers)
+        self.then = then
         self.requests: list[httpx.Request] = []
         self.pauses: list[float] = []
         self.now = 0.0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        answer = self.answers.pop(0)
+        answer = self.then if self.then and not self.answers else self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -37,12 +44,21 @@ class Script:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def client(self) -> Client:
+    async def pass_time(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+    def client(self, retries: Retries = _RETRIES) -> Client:
         transport = httpx.MockTransport(self)
-        return Client(URL, "tmk_x", transport=transport, sleep=self.sleep, clock=lambda: self.now)
+        return Client(URL, "tmk_x", retries=retries, transport=transport, sleep=self.sleep, clock=lambda: self.now)
+
+    def async_client(self, retries: Retries = _RETRIES) -> AsyncClient:
+        transport = httpx.MockTransport(self)
+        return AsyncClient(
+            URL, "tmk_x", retries=retries, transport=transport, sleep=self.pass_time, clock=lambda: self.now
+        )
 
 
-class Broken(httpx.SyncByteStream):
+class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A body that is cut after some of it."""
 
     def __init__(self, *chunks: bytes, error: Exception | None = None) -> None:
@@ -51,6 +67,11 @@ class Broken(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._chunks
+        raise self._error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
         raise self._error
 
 

@@ -102,6 +102,40 @@ def test_submit_and_wait_exits_with_the_worst_outcome(api: Api, tmp_path: Path) 
     assert f"{JOB}  failed: exit 3\n{OTHER}  succeeded\n" in done.stdout
 
 
+def test_a_table_of_parameters_goes_with_its_job(api: Api, tmp_path: Path) -> None:
+    api.on("POST /v1/jobs", {"jobs": [{"id": JOB}, {"id": OTHER}]})
+    for name, text in {
+        "t.csv": "lr,seed\n0.1,1\n0.2,2\n",
+        "t.yaml": "- {lr: '0.1', seed: '1'}\n- {lr: '0.2', seed: '2'}\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        done = run("submit", jobs_file(tmp_path, SPEC), "--parameters", str(tmp_path / name), "--queue", "other")
+        assert (done.exit_code, done.stdout) == (0, f"{JOB}\n{OTHER}\n")
+        sets = [{"lr": "0.1", "seed": "1"}, {"lr": "0.2", "seed": "2"}]
+        assert api.sent("POST /v1/jobs") == {"job": SPEC | {"queue": "other"}, "parameters": sets}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", "lr,seed\n1,2\n3\n", "line 3 has not the 2 values"),
+        ("t.csv", "lr\n", "has no parameter set"),
+        ("t.yaml", "lr: 1", "a list of mappings"),
+        ("t.yaml", "[", "while parsing"),
+        ("gone.csv", None, "No such file"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_a_usage_error(
+    api: Api, tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    done = run("submit", jobs_file(tmp_path, SPEC), "--parameters", str(tmp_path / name))
+    assert done.exit_code == Exit.USAGE
+    assert message in done.stderr
+    assert api.asked() == []
+
+
 def test_following_takes_one_job(api: Api, tmp_path: Path) -> None:
     done = run("submit", jobs_file(tmp_path, SPEC, SPEC), "--follow")
     assert done.exit_code == Exit.USAGE

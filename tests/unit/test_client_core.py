@@ -9,12 +9,17 @@ from tests.unit.scripted import JOB, URL, Script, job, problem
 from trainmaster.client import calls, core
 from trainmaster.client.aio import AgentClient
 from trainmaster.client.core import Request, Response, Retries
+from trainmaster.client.errors import AddressError, StrangerError
 from trainmaster.client.values import JobFilter
 from trainmaster.client.wire import goes_through_proxies
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
+from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.tenants import KeySpec
 
+SPEC = JobSpec.model_validate(
+    {"name": "bert", "queue": "q", "roles": [{"name": "main", "template": {"command": ["train", "${lr}"]}}]}
+)
 GET, ONCE = core.get("/v1/jobs"), core.post_once("/v1/keys", {})
 
 
@@ -88,31 +93,52 @@ def test_what_no_dispatcher_sends_is_no_answer(response: Response, said: str) ->
 # Trying again
 
 
+BAD_GATEWAY = StrangerError("a proxy", 502)
+
+
 @pytest.mark.parametrize(
-    ("request_", "tries", "error", "again"),
+    ("request_", "left", "error", "again"),
     [
-        (GET, 1, UnreachableError("gone"), True),
-        (GET, 5, UnreachableError("gone"), False),
-        (GET, 1, ProblemError(Code.STORE_AWAY, ""), True),
-        (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=3), True),
-        (GET, 1, ProblemError(Code.QUEUE_FULL, ""), False),
-        (GET, 1, ProblemError(Code.QUEUE_FULL, "", retry_after=600), False),
-        (GET, 1, ProblemError(Code.INTERNAL, ""), False),
-        (GET, 1, ProblemError(Code.CONFLICT, ""), False),
-        (ONCE, 1, UnreachableError("gone"), False),
-        (ONCE, 1, ProblemError(Code.STORE_AWAY, ""), False),
+        (GET, 30, UnreachableError("gone"), True),
+        (GET, 0, UnreachableError("gone"), False),
+        (GET, 30, AddressError("no such scheme"), False),
+        (GET, 30, BAD_GATEWAY, True),
+        (GET, 30, StrangerError("a proxy", 504, retry_after=31), False),
+        (GET, 30, StrangerError("a web page", 200), False),
+        (GET, 30, ProblemError(Code.STORE_AWAY, ""), True),
+        (GET, 30, ProblemError(Code.QUEUE_FULL, "", retry_after=3), True),
+        (GET, 30, ProblemError(Code.QUEUE_FULL, ""), True),
+        (GET, 30, ProblemError(Code.QUEUE_FULL, "", retry_after=600), False),
+        (GET, 30, ProblemError(Code.INTERNAL, ""), False),
+        (GET, 30, ProblemError(Code.CONFLICT, ""), False),
+        (ONCE, 30, UnreachableError("gone"), False),
+        (ONCE, 30, ProblemError(Code.STORE_AWAY, ""), False),
     ],
 )
-def test_only_what_may_pass_is_tried_again(request_: Request, tries: int, error: TrainmasterError, again: bool) -> None:
-    assert (Retries().pause(request_, tries, error, 0.5) is not None) is again
+def test_only_what_may_pass_in_time_is_tried_again(
+    request_: Request, left: float, error: TrainmasterError, again: bool
+) -> None:
+    assert (Retries().pause(request_, 1, error, left, 0.5) is not None) is again
 
 
-def test_pauses_double_up_to_a_cap_and_heed_the_hint() -> None:
-    retries = Retries(limit=100, first_seconds=1, most_seconds=10)
+def test_the_bound_of_pauses_doubles_up_to_a_cap_and_all_of_it_is_left_to_chance() -> None:
+    retries = Retries(first_seconds=1, most_seconds=10)
     gone = UnreachableError("gone")
-    assert [retries.pause(GET, tries, gone, 1.0) for tries in (1, 2, 3, 4, 5, 90)] == [1, 2, 4, 8, 10, 10]
-    assert retries.pause(GET, 1, gone, 0.0) == 0.5
-    assert retries.pause(GET, 1, ProblemError(Code.STORE_AWAY, "", retry_after=7), 0.0) == 7
+    assert [retries.pause(GET, tries, gone, 60, 1.0) for tries in (1, 2, 3, 4, 5, 90)] == [1, 2, 4, 8, 10, 10]
+    assert [retries.pause(GET, 3, gone, 60, chance) for chance in (0.0, 0.5)] == [0, 2]
+
+
+def test_a_pause_heeds_the_hint_and_ends_with_the_deadline() -> None:
+    away = ProblemError(Code.STORE_AWAY, "", retry_after=7)
+    assert Retries().pause(GET, 1, away, 60, 0.0) == 7
+    assert Retries(first_seconds=10, most_seconds=10).pause(GET, 1, UnreachableError("gone"), 2.5, 1.0) == 2.5
+
+
+def test_a_proxy_that_knows_when_to_come_back_is_heeded() -> None:
+    bad = httpx.Response(503, headers={"Retry-After": "9"}, text="<html>")
+    script = Script(bad, httpx.Response(200, json=job("queued")))
+    assert script.client().job(JOB).state == "queued"
+    assert script.pauses == [9]
 
 
 def test_a_repeated_submission_carries_the_same_key_and_body() -> None:
@@ -128,11 +154,50 @@ def test_a_repeated_submission_carries_the_same_key_and_body() -> None:
     assert len(script.pauses) == 3
 
 
-def test_a_dispatcher_that_stays_away_is_unreachable_in_the_end() -> None:
-    script = Script(*[httpx.ConnectError("Connection refused")] * 5)
+def test_a_dispatcher_that_stays_away_is_unreachable_after_the_deadline() -> None:
+    script = Script(then=httpx.ConnectError("Connection refused"))
     with pytest.raises(UnreachableError, match=r"cannot reach http://dispatcher\.test: connection refused"):
-        script.client().job(JOB)
-    assert len(script.requests) == 5
+        script.client(Retries(deadline_seconds=20)).job(JOB)
+    assert script.now == pytest.approx(20)
+    assert len(script.requests) == len(script.pauses) + 1
+
+
+def test_no_try_may_outlast_the_deadline() -> None:
+    script = Script(httpx.ReadTimeout("slow"), httpx.Response(200, json=job("queued")))
+    script.client(Retries(deadline_seconds=8)).job(JOB)
+    assert script.requests[0].extensions["timeout"] == {"connect": 5.0, "read": 8.0, "write": 8.0, "pool": 8.0}
+    assert script.requests[1].extensions["timeout"]["read"] == pytest.approx(8 - script.now)
+
+
+def test_a_removal_whose_answer_was_lost_has_been_done() -> None:
+    script = Script(httpx.ReadError("reset"), problem(Code.NOT_FOUND))
+    script.client().delete("Queue", "team-a")
+    with pytest.raises(ProblemError):
+        Script(problem(Code.NOT_FOUND)).client().delete("Queue", "team-a")
+
+
+def test_the_callers_own_idempotency_key_is_sent() -> None:
+    done = httpx.Response(201, json={"jobs": [{"id": JOB}]})
+    script = Script(done, done)
+    client = script.client()
+    client.submit({"name": "bert"}, idempotency_key="nightly-7")
+    client.submit_parameters({"name": "bert"}, [{"lr": "0.1"}], idempotency_key="nightly-8")
+    assert [request.headers["idempotency-key"] for request in script.requests] == ["nightly-7", "nightly-8"]
+
+
+def test_a_table_of_parameters_goes_in_one_call() -> None:
+    script = Script(httpx.Response(201, json={"jobs": [{"id": JOB}, {"id": "bert-0000002"}]}))
+    assert script.client().submit_parameters(SPEC, [{"lr": "0.1"}, {"lr": 0.2}]) == [JOB, "bert-0000002"]
+    assert json.loads(script.requests[0].content) == {
+        "job": SPEC.to_wire(),
+        "parameters": [{"lr": "0.1"}, {"lr": 0.2}],
+    }
+
+
+def test_specifications_may_be_models() -> None:
+    script = Script(httpx.Response(201, json={"jobs": [{"id": JOB}, {"id": JOB}]}))
+    script.client().submit([SPEC, {"name": "x"}])
+    assert json.loads(script.requests[0].content) == {"jobs": [SPEC.to_wire(), {"name": "x"}]}
 
 
 def test_a_key_is_asked_for_once_even_if_the_answer_is_lost() -> None:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.unit.scripted import JOB, Broken, Script, job, problem
+from trainmaster.client.errors import JobFailedError, WaitTimeoutError
 from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, ServerSentEvents, Watch
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.tenants import EventView
@@ -40,9 +41,10 @@ def test_a_watch_goes_on_after_the_last_event_that_was_told() -> None:
 
 
 def test_a_watch_that_never_begins_is_unreachable_and_of_no_job_a_problem() -> None:
-    script = Script(*[httpx.ConnectError("Connection refused")] * 5)
+    script = Script(then=httpx.ConnectError("Connection refused"))
     with pytest.raises(UnreachableError):
         list(script.client().watch(JOB))
+    assert script.now == pytest.approx(60)
     script = Script(problem(Code.NOT_FOUND))
     with pytest.raises(ProblemError):
         list(script.client().watch(JOB))
@@ -58,11 +60,50 @@ def test_a_silent_connection_is_made_anew_without_a_word() -> None:
     assert script.pauses == []
 
 
-def test_waiting_ends_when_the_time_is_up_though_the_dispatcher_stays_away() -> None:
-    running, away = httpx.Response(200, json=job("running", 4)), httpx.ConnectError("Connection refused")
-    script = Script(running, *[away] * 3, httpx.Response(200, json=job("running", 4)))
-    assert script.client().wait(JOB, timeout=0.3).state == "running"
+def test_a_connection_that_is_lost_is_sought_for_as_long_as_it_takes() -> None:
+    away = [httpx.ConnectError("Connection refused")] * 100
+    script = Script(
+        httpx.Response(200, stream=Broken(sse(1))), *away, httpx.Response(200, content=b"event: end\ndata: failed\n\n")
+    )
+    told = list(script.client().watch(JOB))
+    assert told[-1] == Ended("failed")
+    assert script.now > 60
+    assert max(script.pauses) <= 5
+
+
+def test_waiting_ends_when_the_time_is_up_with_the_job_as_it_was_last_seen() -> None:
+    script = Script(httpx.Response(200, json=job("running", 4)), then=httpx.ConnectError("Connection refused"))
+    assert script.client().wait(JOB, timeout=90).state == "running"
     assert script.requests[1].headers["last-event-id"] == "4"
+    assert 90 <= script.now <= 92
+
+
+def test_waiting_goes_on_for_ever_once_the_dispatcher_has_answered() -> None:
+    away = [httpx.ConnectError("Connection refused")] * 100
+    end = httpx.Response(200, content=b"event: end\ndata: succeeded\n\n")
+    script = Script(
+        httpx.Response(200, json=job("running", 4)), *away, end, *away, httpx.Response(200, json=job("succeeded", 5))
+    )
+    assert script.client().wait(JOB).state == "succeeded"
+    assert script.now > 60
+    with pytest.raises(UnreachableError):
+        Script(then=away[0]).client().wait(JOB)
+
+
+def test_waiting_for_several_gives_them_in_their_order() -> None:
+    script = Script(*[httpx.Response(200, json=job(state)) for state in ("failed", "succeeded")])
+    assert [item.state for item in script.client().wait([JOB, JOB])] == ["failed", "succeeded"]
+
+
+def test_a_checked_wait_raises_unless_all_succeeded() -> None:
+    good, bad, late = (httpx.Response(200, json=job(state)) for state in ("succeeded", "failed", "running"))
+    assert Script(good).client().wait(JOB, check=True).state == "succeeded"
+    with pytest.raises(JobFailedError, match=f"^{JOB} failed$") as failed:
+        Script(good, bad, late).client().wait([JOB] * 3, timeout=0, check=True)
+    assert [item.state for item in failed.value.jobs] == ["failed"]
+    with pytest.raises(TimeoutError, match=f"{JOB} is running") as timed_out:
+        Script(late).client().wait(JOB, timeout=0, check=True)
+    assert isinstance(timed_out.value, WaitTimeoutError)
 
 
 def test_waiting_for_an_ended_job_asks_once() -> None:

@@ -1,6 +1,5 @@
 """The state machine of a job: what every end of a run means for it, and what people may do."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -47,11 +46,11 @@ def lost(*, up: bool) -> RunEnding:
 
 
 def cancelling(job: Job = RUNNING) -> Job:
-    return replace(job, wish=Wish.CANCEL)
+    return job._replace(wish=Wish.CANCEL)
 
 
 def suspending(job: Job = RUNNING) -> Job:
-    return replace(job, wish=Wish.SUSPEND)
+    return job._replace(wish=Wish.SUSPEND)
 
 
 SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
@@ -122,7 +121,7 @@ SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
         Job(JobState.FAILED, attempt=1, message="exit 1"),
     ),
     "a run that was returned too often while it was suspended is suspended": (
-        suspending(replace(DISPATCHED, returns=RETURNS_IN_A_ROW - 1)),
+        suspending(DISPATCHED._replace(returns=RETURNS_IN_A_ROW - 1)),
         RunEnding(RunState.RETURNED),
         NEVER,
         Job(JobState.HELD, HoldCause.SUSPENDED, attempt=1, returns=RETURNS_IN_A_ROW),
@@ -146,13 +145,13 @@ SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
         Job(JobState.QUEUED, attempt=1, losses=1, message="lost"),
     ),
     "too many losses while the cluster stayed up are a failure": (
-        replace(RUNNING, losses=LOSSES_WHILE_UP - 1),
+        RUNNING._replace(losses=LOSSES_WHILE_UP - 1),
         lost(up=True),
         NEVER,
         Job(JobState.FAILED, attempt=1, losses=3, message="lost 3 times while the cluster stayed up"),
     ),
     "losses with the cluster never become a failure": (
-        replace(RUNNING, losses=LOSSES_WHILE_UP),
+        RUNNING._replace(losses=LOSSES_WHILE_UP),
         lost(up=False),
         NEVER,
         Job(JobState.QUEUED, attempt=1, losses=LOSSES_WHILE_UP, message="lost"),
@@ -164,7 +163,7 @@ SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
         Job(JobState.QUEUED, attempt=1, returns=1, message="no room"),
     ),
     "too many returns in a row make the job unplaceable": (
-        replace(DISPATCHED, returns=RETURNS_IN_A_ROW - 1),
+        DISPATCHED._replace(returns=RETURNS_IN_A_ROW - 1),
         RunEnding(RunState.RETURNED, message="no room"),
         NEVER,
         Job(
@@ -188,13 +187,13 @@ SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
         Job(JobState.HELD, HoldCause.BACK_OFF, NOW + 2, attempt=1, retries_used=1, message="exit code 1"),
     ),
     "the wait doubles up to its limit": (
-        replace(RUNNING, retries_used=1),
+        RUNNING._replace(retries_used=1),
         failed(),
         TWICE,
         Job(JobState.HELD, HoldCause.BACK_OFF, NOW + 3, attempt=1, retries_used=2),
     ),
     "the last retry was used": (
-        replace(RUNNING, retries_used=2),
+        RUNNING._replace(retries_used=2),
         failed(),
         TWICE,
         Job(JobState.FAILED, attempt=1, retries_used=2),
@@ -245,7 +244,7 @@ def test_the_pauses_after_returns_grow() -> None:
     for _ in range(RETURNS_IN_A_ROW):
         settled = settle(job, RunEnding(RunState.RETURNED), NEVER, NOW)
         pauses.append(settled.cool_down_seconds)
-        job = replace(settled.job, state=JobState.DISPATCHED)
+        job = settled.job._replace(state=JobState.DISPATCHED)
     assert pauses == [30, 60, 120, 240, 0]
 
 
@@ -255,8 +254,8 @@ def test_only_returned_runs_leave_their_cluster_out_for_a_while() -> None:
 
 
 def test_a_run_that_started_ends_the_row_of_returns() -> None:
-    assert run_started(replace(DISPATCHED, returns=4)) == Job(JobState.RUNNING, attempt=1, returns=0)
-    assert run_started(replace(RUNNING, returns=4)) == replace(RUNNING, returns=4)
+    assert run_started(DISPATCHED._replace(returns=4)) == Job(JobState.RUNNING, attempt=1, returns=0)
+    assert run_started(RUNNING._replace(returns=4)) == RUNNING._replace(returns=4)
 
 
 def test_a_run_that_has_not_ended_settles_nothing() -> None:

@@ -6,7 +6,7 @@ reorders and delays what they say; people steer at random.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -325,5 +325,5 @@ def test_a_run_that_stops_before_it_ran_leaves_its_job_dispatched() -> None:
 def test_a_preemption_under_way_is_no_wish() -> None:
     run = run_machine.ask_stop(Run(RunState.RUNNING), StopCause.PREEMPT)
     assert lifecycle.stop_for(Job(JobState.RUNNING, attempt=1), run) == run
-    cancelled = lifecycle.stop_for(replace(Job(JobState.RUNNING, attempt=1), wish=Wish.CANCEL), run)
+    cancelled = lifecycle.stop_for(Job(JobState.RUNNING, attempt=1)._replace(wish=Wish.CANCEL), run)
     assert (cancelled.stop_cause, cancelled.generation) == (StopCause.CANCEL, 3)

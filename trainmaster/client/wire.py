@@ -1,22 +1,20 @@
-"""What both transports know of httpx: how it is set up, and its values and errors as ours."""
+"""What all transports know of httpx: how it is set up, and its values and errors as ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import httpx
 
-from trainmaster.client.core import USER_AGENT, Response
+from trainmaster.client.core import USER_AGENT, Request, Response
+from trainmaster.client.errors import AddressError, SilentError
 from trainmaster.protocol.errors import UnreachableError
 
 CONNECT_SECONDS = 5.0
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
 """Idle connections are given up before the api does so, which is after 75 s."""
-
-
-class SilentError(UnreachableError):
-    """The dispatcher is connected and said nothing for as long as was to be waited."""
 
 
 def headers(key: str) -> dict[str, str]:
@@ -37,8 +35,25 @@ def goes_through_proxies(url: str) -> bool:
         return host != "localhost"
 
 
+def build(http: httpx.Client | httpx.AsyncClient, request: Request, seconds: float) -> httpx.Request:
+    """``request`` as httpx sends it, with ``seconds`` for the answer and for each piece of it."""
+    return http.build_request(
+        request.method,
+        request.path,
+        params=httpx.QueryParams(request.query) if request.query else None,
+        headers=dict(request.headers),
+        content=request.body,
+        timeout=timeouts(seconds),
+    )
+
+
+def head(answer: httpx.Response) -> Response:
+    """An answer whose body is read in pieces."""
+    return Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, b"")
+
+
 def to_response(answer: httpx.Response) -> Response:
-    return Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content)
+    return replace(head(answer), body=answer.content)
 
 
 @contextmanager
@@ -52,7 +67,9 @@ def mapped_errors(url: str) -> Iterator[None]:
         raise UnreachableError(f"cannot reach {url}: it does not answer in time") from error
     except (httpx.RemoteProtocolError, httpx.ReadError) as error:
         raise UnreachableError(f"the connection to {url} was cut") from error
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise AddressError(f"cannot reach {url}: {_root(error)}") from error
+    except (httpx.HTTPError, httpx.StreamError) as error:
         raise UnreachableError(f"cannot reach {url}: {_root(error)}") from error
 
 

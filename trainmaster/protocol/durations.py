@@ -1,6 +1,7 @@
 """Durations as people write them: ``90s``, ``10m``, ``1h30m``, ``2d``."""
 
 import re
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
@@ -10,6 +11,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST = 10 * 365 * 86400.0
 
 
+@lru_cache(maxsize=4096)
 def parse_duration(text: str) -> float:
     """Seconds meant by ``text``. Raises ValueError when it is no duration or above ten years."""
     parts = _PART.findall(text)

@@ -27,6 +27,7 @@ class Code(StrEnum):
     NOT_A_LEAF = "queue-not-a-leaf"
     UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
+    WEBHOOKS_OFF = "webhooks-off"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not-found"
@@ -63,6 +64,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.NOT_A_LEAF: (422, "Jobs go to queues without children"),
     Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
+    Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),
     Code.FORBIDDEN: (403, "The API key has no right to do this"),
     Code.NOT_FOUND: (404, "There is no such thing"),
@@ -111,6 +113,10 @@ class ProblemError(TrainmasterError):
         self.mistakes = mistakes
         self.retry_after = retry_after
         self.extra = dict(extra or {})
+
+    @property
+    def status(self) -> int:
+        return self.code.status
 
     def to_problem(self, instance: str = "") -> dict[str, Any]:
         """The RFC 9457 object."""

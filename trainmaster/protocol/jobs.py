@@ -210,6 +210,10 @@ class MemberFailure(Strict):
     limit: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
+# Shared by all specifications that say nothing: pydantic would copy a plain default deeply for each of them.
+_ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
+
+
 class JobSpec(Strict):
     """A whole job. Raises pydantic's ValidationError with the path of each mistake."""
 
@@ -221,12 +225,12 @@ class JobSpec(Strict):
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     roles: tuple[Role, ...]
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
-    topology: Topology = Topology()
-    placement: Placement = Placement()
+    topology: Topology = Field(default_factory=lambda: _ANYWHERE_IN_IT)
+    placement: Placement = Field(default_factory=lambda: _ANYWHERE)
     time_limit: Duration | None = None
     stop_grace: Duration = "10s"
-    retries: Retries = Retries()
-    member_failure: MemberFailure = MemberFailure()
+    retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
+    member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
     notify: Annotated[tuple[Notify, ...], Field(max_length=8)] = ()
     suspend: bool = False

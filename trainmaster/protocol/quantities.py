@@ -6,6 +6,7 @@ Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/
 
 import re
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
@@ -37,6 +38,7 @@ _EXACT = Context(prec=2 * _LONGEST, rounding=ROUND_CEILING)
 """Enough digits that nothing is rounded before the end, where it is rounded up."""
 
 
+@lru_cache(maxsize=4096)
 def parse_quantity(resource: str, text: str) -> int:
     """The amount that ``text`` means for ``resource``, in that resource's unit, rounded up.
 

@@ -125,8 +125,12 @@ class JobView(Lenient):
     ended_at: Timestamp | None = None
     submitted_by: str = ""
     labels: dict[str, str] = {}
+    parameters: dict[str, Any] | None = None
+    """The job's own values, where it comes from a table of parameter sets."""
     spec: dict[str, Any] | None = None
     runs: list[RunView] = []
+    undelivered: int = 0
+    """Webhook messages that were given up; told of single jobs only."""
 
 
 class EventView(Lenient):

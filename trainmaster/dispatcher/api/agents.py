@@ -38,7 +38,7 @@ async def desired(
     wait: Annotated[float, Query(ge=0, le=60)] = 60,
 ) -> Response:
     """What changed for the cluster after a version; held until something did, at most a third of the lease."""
-    return _json(await agents.desired(state.stores, caller, session, after, wait))
+    return Response(await agents.desired(state.stores, caller, session, after, wait), media_type="application/json")
 
 
 @router.post("/streams/{stream}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,22 +13,34 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.dispatcher.api import agents, jobs, tenants
-from trainmaster.dispatcher.api.asgi import Envelope, request_id
+from trainmaster.dispatcher.api import agents, jobs, tenants, webhooks
+from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
+from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State
 from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.services import agents as agent_service
+from trainmaster.dispatcher.services import measuring
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import Most
 from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.dispatcher.store.database import DuplicateError, StoreAwayError, map_error
+from trainmaster.metrics import exporter
+from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
 
 log = logging.getLogger(__name__)
 
+_ROUTERS = {
+    Audience.USERS: ("/v1", (jobs.router, tenants.router, webhooks.router)),
+    Audience.AGENTS: ("/agent/v1", (agents.router,)),
+}
+"""Where the routes of each audience begin, and what they are."""
 
-def make_app(settings: Settings) -> Envelope:
-    """The whole api as an ASGI application."""
+
+def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
+    """The api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
     app = FastAPI(
         title="Trainmaster",
         version=__version__,
@@ -38,10 +50,16 @@ def make_app(settings: Settings) -> Envelope:
         redoc_url=None,
     )
     app.state.settings = settings
-    for router in (jobs.router, tenants.router, agents.router):
-        app.include_router(router)
+    app.state.audience = audience
+    for other, (prefix, routers) in _ROUTERS.items():
+        if audience.includes(other):
+            for router in routers:
+                app.include_router(router)
+        else:
+            app.mount(prefix, _for_others(audience, other))
     app.add_api_route("/healthz", _alive, include_in_schema=False)
     app.add_api_route("/readyz", _ready, include_in_schema=False)
+    app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ValidationError, _on_invalid)
@@ -51,18 +69,36 @@ def make_app(settings: Settings) -> Envelope:
     return Envelope(app, settings.largest_body_bytes)
 
 
+def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """What is at addresses that this process does not serve."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ProblemError(
+            Code.NOT_FOUND, f"this api serves only {audience}; {other} have to call an api that serves {other}"
+        )
+
+    return refuse
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     stores = Stores.open(settings)
-    parser = Parser(settings.inline_body_bytes, settings.most_jobs_per_call)
+    parser = Parser(settings.inline_body_bytes, Most(settings.most_jobs_per_call, settings.most_parameter_sets))
     app.state.trainmaster = State(stores, parser)
-    beat = asyncio.create_task(_beat(stores), name="service-heartbeat")
+    # Only an api that agents can call may say that they can be served: runs are called lost by that.
+    serves_agents = app.state.audience.includes(Audience.AGENTS)
+    beats = [asyncio.create_task(_beat(stores), name="service-heartbeat")] if serves_agents else []
+    if serves_agents:
+        beats.append(asyncio.create_task(agent_service.watch_desired(stores), name="desired-versions"))
+    measuring.watch(stores)
+    beats.append(asyncio.create_task(measuring.ping_for_ever(stores), name="postgres-ping"))
     try:
         yield
     finally:
-        beat.cancel()
-        await asyncio.gather(beat, return_exceptions=True)
+        for beat in beats:
+            beat.cancel()
+        await asyncio.gather(*beats, return_exceptions=True)
         parser.close()
         await stores.close()
 
@@ -93,6 +129,12 @@ async def _ready(request: Request) -> Response:
     return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
 
 
+def _metrics() -> Response:
+    """In a thread of its own, as writing it takes some milliseconds."""
+    page, content_type = exporter.page(Process.API)
+    return Response(page, media_type=content_type)
+
+
 def problem_response(error: ProblemError, instance: str) -> Response:
     headers = {}
     if error.retry_after is not None:
@@ -108,7 +150,8 @@ def problem_response(error: ProblemError, instance: str) -> Response:
 async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)  # noqa: S101 - registered for it alone
     if isinstance(error, StoreAwayError):
-        log.warning("503: %s", error.__cause__ or error, extra={"request_id": request_id.get()})
+        log.warning("503: %s", error.__cause__ or error)
+        measuring.note_problem(error)
     return problem_response(error, request.url.path)
 
 
@@ -143,7 +186,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     mapped = map_error(error)
     if isinstance(mapped, ProblemError):
         return problem_response(mapped, request.url.path)
-    log.error("unexpected error", exc_info=error, extra={"request_id": request_id.get()})
+    log.error("unexpected error", exc_info=error)
     return problem_response(
         ProblemError(Code.INTERNAL, "the dispatcher made a mistake; its log has the details under this request id"),
         request.url.path,

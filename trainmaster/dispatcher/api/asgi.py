@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from trainmaster import process_logs
+from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 
 log = logging.getLogger("trainmaster.access")
@@ -20,6 +22,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 class Envelope:
@@ -55,23 +59,19 @@ class Envelope:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
             await send(message)
 
-        try:
-            length = headers.get(b"content-length", b"0")
-            if length.isdigit() and int(length) > self._largest:
-                await self._refuse(marked_send)
-                return
-            await self._app(scope, counted_receive, marked_send)
-        finally:
-            log.info(
-                "%s %s %d",
-                scope["method"],
-                scope["path"],
-                status,
-                extra={"request_id": own, "status": status, "seconds": round(time.perf_counter() - began, 4)},
-            )
-            request_id.reset(mark)
+        with process_logs.about(request_id=own):
+            try:
+                length = headers.get(b"content-length", b"0")
+                if length.isdigit() and int(length) > self._largest:
+                    await self._refuse(marked_send)
+                    return
+                await self._app(scope, counted_receive, marked_send)
+            finally:
+                _tell(scope, status, time.perf_counter() - began)
+                request_id.reset(mark)
 
     def _too_large(self) -> ProblemError:
+        metrics.http_bodies_refused.inc()
         return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes")
 
     async def _refuse(self, send: Send) -> None:
@@ -84,3 +84,14 @@ class Envelope:
             }
         )
         await send({"type": "http.response.body", "body": orjson.dumps(problem)})
+
+
+def _tell(scope: Scope, status: int, seconds: float) -> None:
+    """Write the line of the access log, and count the request under its route, never under its path, which may name a job."""
+    extra: dict[str, object] = {"status": status, "seconds": round(seconds, 4)}
+    job = scope.get("path_params", {}).get("job_id")
+    log.info("%s %s %d", scope["method"], scope["path"], status, extra=extra | ({"job_id": job} if job else {}))
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    route = getattr(scope.get("route"), "path", "none")
+    metrics.http_requests.labels(method, route, str(status or "none")).inc()
+    metrics.http_request_seconds.labels(method, route).observe(seconds)

@@ -30,14 +30,14 @@ _LONGEST_EVENT_ID = 18
 
 @router.post("", status_code=201)
 async def submit_jobs(request: Request, state: App, caller: Person) -> Response:
-    """Submit one job, or ``{"jobs": [...]}`` with up to 10,000; all or nothing."""
+    """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing."""
     body = await request.body()
-    many, prepared = await state.parser.prepare(body)
+    prepared = await state.parser.prepare(body)
 
     async def work(tx: Transaction) -> tuple[int, Any]:
         done = await submit(tx, state.stores, caller, prepared)
-        items = [{"id": item.id} for item in done]
-        return 201, {"jobs": items} if many else items[0]
+        items = [{"id": item} for item in done.ids]
+        return 201, {"jobs": items} if prepared.many else items[0]
 
     return await once(request, state, caller, body, work, action="submit", target=f"{len(prepared)} jobs")
 

@@ -9,7 +9,7 @@ import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from trainmaster.dispatcher.services.submit import PreparedJob, prepare
+from trainmaster.dispatcher.services.submit import Most, Prepared, prepare
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 
 _MOST_WAITING = 8
@@ -22,10 +22,10 @@ def _start_worker() -> None:
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
 
 
-def _prepare_or_refuse(body: bytes, most_jobs: int) -> tuple[bool, list[PreparedJob]] | Refusal:
+def _prepare_or_refuse(body: bytes, most: Most) -> Prepared | Refusal:
     """As ``prepare``, with a refusal as a value: exceptions with arguments of their own do not cross processes well."""
     try:
-        return prepare(body, most_jobs)
+        return prepare(body, most)
     except ProblemError as error:
         return error.code, error.detail, error.mistakes
 
@@ -33,9 +33,9 @@ def _prepare_or_refuse(body: bytes, most_jobs: int) -> tuple[bool, list[Prepared
 class Parser:
     """One worker process for large bodies, started when the first one comes and again if it dies."""
 
-    def __init__(self, inline_bytes: int, most_jobs: int) -> None:
+    def __init__(self, inline_bytes: int, most: Most) -> None:
         self._inline_bytes = inline_bytes
-        self._most_jobs = most_jobs
+        self._most = most
         self._pool: ProcessPoolExecutor | None = None
         self._waiting = 0
 
@@ -43,10 +43,10 @@ class Parser:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def prepare(self, body: bytes) -> tuple[bool, list[PreparedJob]]:
+    async def prepare(self, body: bytes) -> Prepared:
         """Check a submission. Raises ProblemError, TOO_BUSY when too many large bodies wait already."""
         if len(body) <= self._inline_bytes:
-            return prepare(body, self._most_jobs)
+            return prepare(body, self._most)
         if self._waiting >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "several large submissions are being read already", retry_after=1.0)
         self._waiting += 1
@@ -54,18 +54,18 @@ class Parser:
             result = await self._in_worker(body)
         finally:
             self._waiting -= 1
-        if len(result) == 3:
+        if isinstance(result, tuple):
             code, detail, mistakes = result
             raise ProblemError(code, detail, mistakes=mistakes)
         return result
 
-    async def _in_worker(self, body: bytes) -> tuple[bool, list[PreparedJob]] | Refusal:
+    async def _in_worker(self, body: bytes) -> Prepared | Refusal:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._pool, _prepare_or_refuse, body, self._most_jobs)
+            return await loop.run_in_executor(self._pool, _prepare_or_refuse, body, self._most)
         except BrokenProcessPool as error:
             self._pool = None
             raise ProblemError(

@@ -10,7 +10,8 @@ A cancel or suspend of a job with a live run is a wish until the run has ended: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -40,8 +41,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 """What may follow what; leaving ``failed`` or ``cancelled`` takes a person's ``retry``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What the machine knows of a job. ``hold_until`` is in seconds since the epoch."""
 
     state: JobState = JobState.QUEUED
@@ -58,10 +58,10 @@ class Job:
         """The job in another state, without what belonged to the old one."""
         if state not in TRANSITIONS[self.state]:
             raise ProblemError(Code.WRONG_STATE, f"a {self.state} job cannot become {state}")
-        return replace(self, state=state, hold_cause=None, hold_until=None)
+        return self._replace(state=state, hold_cause=None, hold_until=None)
 
     def held(self, cause: HoldCause, until: float | None = None, message: str = "") -> "Job":
-        return replace(self.moved(JobState.HELD), hold_cause=cause, hold_until=until, message=message)
+        return self.moved(JobState.HELD)._replace(hold_cause=cause, hold_until=until, message=message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,19 @@ class Settled:
 
 def dispatch(job: Job) -> Job:
     """A plan gave the job a cluster: the next attempt begins."""
-    return replace(job.moved(JobState.DISPATCHED), attempt=job.attempt + 1, message="")
+    return job.moved(JobState.DISPATCHED)._replace(attempt=job.attempt + 1, message="")
 
 
 def run_started(job: Job) -> Job:
     """Its run reached its gang minimum."""
-    return replace(job.moved(JobState.RUNNING), returns=0) if job.state is JobState.DISPATCHED else job
+    return job.moved(JobState.RUNNING)._replace(returns=0) if job.state is JobState.DISPATCHED else job
 
 
 def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled:
     """The job after its live run ended. ``now`` in seconds since the epoch."""
-    settled = _settle(replace(job, wish=None), ending, retries, now)
+    settled = _settle(job._replace(wish=None), ending, retries, now)
     if job.wish is Wish.CANCEL and settled.job.state is not JobState.SUCCEEDED:
-        return Settled(replace(job, wish=None, message="cancelled").moved(JobState.CANCELLED))
+        return Settled(job._replace(wish=None, message="cancelled").moved(JobState.CANCELLED))
     if job.wish is Wish.SUSPEND and not settled.job.state.is_terminal:
         return Settled(settled.job.held(HoldCause.SUSPENDED), settled.cool_down_seconds)
     return settled
@@ -107,15 +107,15 @@ def settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled
 def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settled:
     match ending.state:
         case RunState.SUCCEEDED:
-            return Settled(replace(job.moved(JobState.SUCCEEDED), message=ending.message))
+            return Settled(job.moved(JobState.SUCCEEDED)._replace(message=ending.message))
         case RunState.CANCELLED:
-            return Settled(replace(job.moved(JobState.CANCELLED), message=ending.message or "cancelled"))
+            return Settled(job.moved(JobState.CANCELLED)._replace(message=ending.message or "cancelled"))
         case RunState.SUSPENDED:
             return Settled(job.held(HoldCause.SUSPENDED))
         case RunState.PREEMPTED:
-            return Settled(replace(job.moved(JobState.QUEUED), message=ending.message or "preempted"))
+            return Settled(job.moved(JobState.QUEUED)._replace(message=ending.message or "preempted"))
         case RunState.RETURNED:
-            return _returned(replace(job, returns=job.returns + 1), ending)
+            return _returned(job._replace(returns=job.returns + 1), ending)
         case RunState.LOST:
             return Settled(_lost(job, ending))
         case RunState.FAILED:
@@ -130,27 +130,27 @@ def _returned(job: Job, ending: RunEnding) -> Settled:
         message = f"returned {job.returns} times in a row{said}"
         return Settled(job.held(HoldCause.UNPLACEABLE, message=message))
     seconds = min(_COOL_DOWN_SECONDS * 2 ** (job.returns - 1), _MOST_COOL_DOWN_SECONDS)
-    return Settled(replace(job.moved(JobState.QUEUED), message=ending.message), cool_down_seconds=seconds)
+    return Settled(job.moved(JobState.QUEUED)._replace(message=ending.message), cool_down_seconds=seconds)
 
 
 def _lost(job: Job, ending: RunEnding) -> Job:
     losses = job.losses + (1 if ending.cluster_stayed_up else 0)
-    job = replace(job, losses=losses)
+    job = job._replace(losses=losses)
     if ending.cluster_stayed_up and losses >= LOSSES_WHILE_UP:
         told = f"; {ending.message}" if ending.message else ""
         message = f"lost {losses} times while the cluster stayed up{told}"
-        return replace(job.moved(JobState.FAILED), message=message)
-    return replace(job.moved(JobState.QUEUED), message=ending.message or "lost")
+        return job.moved(JobState.FAILED)._replace(message=message)
+    return job.moved(JobState.QUEUED)._replace(message=ending.message or "lost")
 
 
 def _failed(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
     if job.retries_used >= retries.limit or not is_retried(ending, retries):
-        return replace(job.moved(JobState.FAILED), message=ending.message)
+        return job.moved(JobState.FAILED)._replace(message=ending.message)
     used = job.retries_used + 1
     seconds = min(parse_duration(retries.back_off) * 2 ** (used - 1), parse_duration(retries.most_back_off))
-    job = replace(job, retries_used=used)
+    job = job._replace(retries_used=used)
     if seconds <= 0:
-        return replace(job.moved(JobState.QUEUED), message=ending.message)
+        return job.moved(JobState.QUEUED)._replace(message=ending.message)
     return job.held(HoldCause.BACK_OFF, now + seconds, ending.message)
 
 
@@ -168,8 +168,8 @@ def cancel(job: Job) -> Job:
     if job.state.is_terminal or job.wish is Wish.CANCEL:
         return job
     if job.state.has_live_run:
-        return replace(job, wish=Wish.CANCEL)
-    return replace(job.moved(JobState.CANCELLED), message="cancelled while it waited")
+        return job._replace(wish=Wish.CANCEL)
+    return job.moved(JobState.CANCELLED)._replace(message="cancelled while it waited")
 
 
 def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
@@ -179,7 +179,7 @@ def suspend(job: Job, cause: HoldCause = HoldCause.USER) -> Job:
     if job.wish is Wish.CANCEL:
         raise ProblemError(Code.WRONG_STATE, "the job is being cancelled")
     if job.state.has_live_run:
-        return replace(job, wish=Wish.SUSPEND)
+        return job._replace(wish=Wish.SUSPEND)
     if job.state is JobState.HELD and job.hold_cause in (HoldCause.USER, HoldCause.SUSPENDED):
         return job
     return job.held(cause)
@@ -191,7 +191,7 @@ def resume(job: Job) -> Job:
         raise ProblemError(Code.WRONG_STATE, "the job is still being suspended; resume it when it is held")
     if job.state is not JobState.HELD:
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}, not held")
-    return replace(job.moved(JobState.QUEUED), returns=0, message="")
+    return job.moved(JobState.QUEUED)._replace(returns=0, message="")
 
 
 def release(job: Job) -> Job:
@@ -203,4 +203,4 @@ def retry(job: Job) -> Job:
     """A person wants an ended job to be tried once more. Raises ProblemError unless it failed or was cancelled."""
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise ProblemError(Code.WRONG_STATE, f"the job is {job.state}; only a failed or cancelled job can be retried")
-    return replace(job.moved(JobState.QUEUED), retries_used=0, losses=0, returns=0, message="")
+    return job.moved(JobState.QUEUED)._replace(retries_used=0, losses=0, returns=0, message="")

@@ -10,8 +10,9 @@ number per run: one that is not newer than the last applied changes nothing. A n
 generation, or leaves a terminal state that its agent itself had reported, is illegal: the two sides disagree.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from trainmaster.protocol.states import RunState, StopCause
 
@@ -25,8 +26,7 @@ class Verdict(StrEnum):
     ILLEGAL = "illegal"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """What the machine knows of a run. ``known`` says that its agent has reported it at least once."""
 
     state: RunState = RunState.LEASED
@@ -78,7 +78,7 @@ def apply(run: Run, report: Report) -> Outcome:
     if report.seq <= run.seq:
         same = report.seq == run.seq and report.state is run.state
         return Outcome(Verdict.DUPLICATE if same else Verdict.STALE, run)
-    heard = replace(run, seq=report.seq, known=True)
+    heard = run._replace(seq=report.seq, known=True)
     if run.state.is_terminal:
         # A run that the dispatcher gave up may still be reported by its agent; one that its agent ended may not live again.
         ended_by_agent = run.state is not RunState.LOST
@@ -96,7 +96,7 @@ def apply(run: Run, report: Report) -> Outcome:
             # The agent knows of the stop but its members are still at an earlier state; the wish stands.
             return Outcome(Verdict.STALE, heard)
         return Outcome(Verdict.ILLEGAL, run, why=f"{run.state} cannot go back to {report.state}")
-    return Outcome(Verdict.APPLIED, replace(heard, state=report.state), states_passed(run.state, report.state))
+    return Outcome(Verdict.APPLIED, heard._replace(state=report.state), states_passed(run.state, report.state))
 
 
 def ask_stop(run: Run, cause: StopCause) -> Run:
@@ -105,9 +105,9 @@ def ask_stop(run: Run, cause: StopCause) -> Run:
         return run
     if run.stop_cause is not None and (cause is not StopCause.CANCEL or run.stop_cause is StopCause.CANCEL):
         return run
-    return replace(run, state=RunState.STOPPING, generation=run.generation + 1, stop_cause=cause)
+    return run._replace(state=RunState.STOPPING, generation=run.generation + 1, stop_cause=cause)
 
 
 def give_up(run: Run) -> Run:
     """The run after the dispatcher declared it lost."""
-    return run if run.state.is_terminal else replace(run, state=RunState.LOST)
+    return run if run.state.is_terminal else run._replace(state=RunState.LOST)

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 
 from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.services import agents, planning
+from trainmaster.dispatcher.services import agents, measuring, planning
 from trainmaster.dispatcher.services.planning import Follower, NotLeaderError, ReasonBook
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store.database import process_name
 from trainmaster.dispatcher.store.migrate import PARTITIONS_SQL
 from trainmaster.dispatcher.store.soft import SCHEDULER, wait_set
+from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
+_MOST_PAUSE = 0.05
 
 
 class Scheduler:
@@ -50,25 +52,36 @@ class Scheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until ``stop``; then give the lead away at once."""
         lead = asyncio.create_task(self._keep_lead(), name="leadership")
+        measure = asyncio.create_task(self._measure(), name="measuring")
         try:
             with self.stores.soft.waiter(SCHEDULER) as woken:
                 while not stop.is_set():
+                    began = self.clock()
                     again = await self._guarded_step()
                     if again == 0:
+                        # Under load, cycles of few jobs cost as much as cycles of many: let some gather.
+                        await asyncio.sleep(min((self.clock() - began) / 2, _MOST_PAUSE))
                         continue
                     await self._wait(woken, stop, again)
         finally:
             lead.cancel()
-            await asyncio.gather(lead, return_exceptions=True)
+            measure.cancel()
+            await asyncio.gather(lead, measure, return_exceptions=True)
             if self.token is not None:
                 with contextlib.suppress(ProblemError):
                     async with self.stores.database.transaction() as tx:
                         await scheduling.leave_lead(tx, self.token)
 
+    async def _measure(self) -> None:
+        measuring.watch(self.stores)
+        metrics.leader.set_function(lambda: float(self.token is not None))
+        await measuring.measure_for_ever(self.stores, lambda: self._follower.cursor, lambda: self.token is not None)
+
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
         waits = [asyncio.create_task(wait_set(woken, seconds)), asyncio.create_task(stop.wait())]
         waits.append(asyncio.create_task(self._lead_changed.wait()))
-        _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        metrics.wakeups.labels("wake" if waits[0] in done and waits[0].result() else "look").inc()
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
@@ -82,6 +95,7 @@ class Scheduler:
             log.warning("another scheduler has taken the lead; following it as a standby")
             self._resign()
         except ProblemError as error:
+            measuring.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
         except Exception:
             # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
@@ -100,18 +114,26 @@ class Scheduler:
         """Absorb, and as the leader decide and apply once; seconds to wait before the next step."""
         # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
         follower, book = self._follower, self._book
-        unsettled = await follower.absorb(self.stores, self.clock())
+        with metrics.absorb_seconds.time():
+            unsettled = await follower.absorb(self.stores, self.clock())
         token = self.token
         if token is None:
             return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
         await self._timers(token)
+        with metrics.cycle_seconds.time():
+            return await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+
+    async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
         plan = decide(follower.view, began)
+        metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan)
         if plan.starts or plan.holds or changed:
             self.cycle += 1
             decided = self.clock()
             applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
+            metrics.apply_seconds.observe(self.clock() - decided)
+            measuring.note_applied(follower.view, plan, applied)
             follower.note_applied(plan, applied)
             book.note(plan)
             log.info(

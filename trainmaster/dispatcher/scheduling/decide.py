@@ -5,9 +5,9 @@ The pieces are modules of their own; this one only leads a class of jobs through
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import NamedTuple
 
-from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import explain, quota
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, Size, fit, size_choices, take
@@ -23,6 +23,9 @@ from trainmaster.protocol.states import ClusterKind
 MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
 
+MOST_TOLD = 5
+"""Clusters in the table that is kept with a decision, the best ones."""
+
 
 @dataclass(slots=True)
 class _Rooms:
@@ -30,11 +33,13 @@ class _Rooms:
 
     view: View
     now_free: dict[int, Room] = field(default_factory=dict)
-    empties: dict[int, Room] = field(default_factory=dict)
-    never: dict[tuple[int, int], str | None] = field(default_factory=dict)
     sizes: dict[int, list[Size]] = field(default_factory=dict)
     full: dict[tuple[int, int, int], Shortfall] = field(default_factory=dict)
     """By shape, size and cluster. Rooms only shrink during a cycle, so what had no room is not tried again."""
+    options: dict[int, dict[tuple[int, int], "_Option | Verdict"]] = field(default_factory=dict)
+    """By cluster, then by shape and number of sizes: holds until something is taken from the cluster's room."""
+    candidates: dict["_Alike", list[tuple[Cluster, Verdict | None]]] = field(default_factory=dict)
+    """The clusters by name for jobs alike, with what rules each out whatever its room is."""
 
     def sizes_of(self, shape_id: int) -> list[Size]:
         if shape_id not in self.sizes:
@@ -47,17 +52,16 @@ class _Rooms:
         return self.now_free[cluster_id]
 
     def empty(self, cluster: Cluster) -> Room:
-        if cluster.id not in self.empties:
-            self.empties[cluster.id] = Room.empty(cluster.report) if cluster.report else Room([])
-        return self.empties[cluster.id]
+        room: Room | None = self.view.empty_rooms.get(cluster.id)
+        if room is None:
+            room = Room.empty(cluster.report) if cluster.report else Room([])
+            self.view.empty_rooms[cluster.id] = room
+        return room
 
-    def never_fits(self, shape_id: int, shape: Shape, cluster: Cluster) -> str | None:
+    def never_fits(self, shape_id: int, cluster: Cluster) -> str | None:
         """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
-        key = (shape_id, cluster.id)
-        if key not in self.never:
-            outcome = fit(shape, self.sizes_of(shape_id)[-1].members, self.empty(cluster))
-            self.never[key] = outcome.sentence if isinstance(outcome, Shortfall) else None
-        return self.never[key]
+        outcome = fit(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1].members, self.empty(cluster))
+        return outcome.sentence if isinstance(outcome, Shortfall) else None
 
     def fit_now(self, shape_id: int, size: Size, cluster_id: int) -> Fitted | Shortfall:
         key = (shape_id, size.total, cluster_id)
@@ -67,6 +71,16 @@ class _Rooms:
         if isinstance(outcome, Shortfall):
             self.full[key] = outcome
         return outcome
+
+    def take(self, option: "_Option") -> None:
+        take(self.free(option.cluster.id), option.fitted)
+        self.options.pop(option.cluster.id, None)
+
+    def looked_at(self, alike: "_Alike", now: float) -> list[tuple[Cluster, Verdict | None]]:
+        if alike not in self.candidates:
+            clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
+            self.candidates[alike] = [(cluster, _ruled_out(self, alike, cluster, now)) for cluster in clusters]
+        return self.candidates[alike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +129,10 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             plan.reasons[key] = blocked[alike]
             turns.block(key)
             continue
-        options, verdicts = _look(view, rooms, alike, allowed, now)
+        options, verdicts = _look(rooms, alike, allowed, now)
         if options:
             best = min(options, key=lambda option: (-option.total, option.cluster.name))
-            take(rooms.free(best.cluster.id), best.fitted)
+            rooms.take(best)
             usage.add(queue.id, best.size.needs)
             plan.starts.append(_start(job, best, options, verdicts))
             turns.done(key)
@@ -152,45 +166,65 @@ def _quota_reason(view: View, usage: Usage, queue: Queue, needs: Resources) -> R
     return None if sentence is None else explain.over_quota(queue, sentence, for_ever=False)
 
 
-def _look(
-    view: View, rooms: _Rooms, alike: _Alike, sizes: list[Size], now: float
-) -> tuple[list[_Option], list[Verdict]]:
-    """The clusters where the gang fits in one of these sizes, and the first check that fails on each of the others."""
-    shape = view.shapes[alike.shape_id]
-    options, verdicts = [], []
-    for cluster in sorted(view.clusters.values(), key=lambda cluster: cluster.name):
-        lease_left = view.lease_until.get(cluster.id, now) - now
-        candidate = Candidate(alike.allowed_kinds, shape, cluster, lease_left, alike.avoided)
+def _ruled_out(rooms: _Rooms, alike: _Alike, cluster: Cluster, now: float) -> Verdict | None:
+    """Why a cluster is out of the question for jobs alike, whatever is free there now."""
+    view, shape = rooms.view, rooms.view.shapes[alike.shape_id]
+    known = view.ruled_out.setdefault((alike.shape_id, alike.allowed_kinds), {})
+    for_ever = known.get(cluster.id)
+    if for_ever is not None:
+        return for_ever
+    lease_left = view.lease_until.get(cluster.id, now) - now
+    candidate = Candidate(alike.allowed_kinds, shape, cluster, lease_left, alike.avoided)
+    if cluster.id not in known:
         failing = first_failing(STATIC, candidate)
         if failing is None:
-            never = rooms.never_fits(alike.shape_id, shape, cluster)
-            failing = (Check.NEVER_FITS, never) if never is not None else first_failing(PASSING, candidate)
-        if failing is None:
-            outcome = _option(rooms, alike.shape_id, sizes, cluster)
-            if isinstance(outcome, _Option):
-                options.append(outcome)
-                continue
-            failing = (Check.NO_ROOM, outcome.sentence)
-        verdicts.append(Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1]))
+            never = rooms.never_fits(alike.shape_id, cluster)
+            failing = None if never is None else (Check.NEVER_FITS, never)
+        known[cluster.id] = _verdict(cluster, failing)
+    for_ever = known[cluster.id]
+    return for_ever if for_ever is not None else _verdict(cluster, first_failing(PASSING, candidate))
+
+
+def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | None:
+    return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
+
+
+def _look(rooms: _Rooms, alike: _Alike, sizes: list[Size], now: float) -> tuple[list[_Option], list[Verdict]]:
+    """The clusters where the gang fits in one of these sizes, and the first check that fails on each of the others."""
+    options: list[_Option] = []
+    verdicts: list[Verdict] = []
+    key = (alike.shape_id, len(sizes))
+    for cluster, ruled_out in rooms.looked_at(alike, now):
+        if ruled_out is not None:
+            verdicts.append(ruled_out)
+            continue
+        known = rooms.options.setdefault(cluster.id, {})
+        outcome = known.get(key)
+        if outcome is None:
+            outcome = known[key] = _option(rooms, alike.shape_id, sizes, cluster)
+        if isinstance(outcome, _Option):
+            options.append(outcome)
+        else:
+            verdicts.append(outcome)
     return options, verdicts
 
 
-def _option(rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster) -> _Option | Shortfall:
-    shortfall = Shortfall("")
+def _option(rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster) -> _Option | Verdict:
+    sentence = ""
     for size in sizes:
         outcome = rooms.fit_now(shape_id, size, cluster.id)
         if isinstance(outcome, Fitted):
             free, capacity = rooms.free(cluster.id).total(), rooms.empty(cluster).total()
             total, parts = score(Fit(cluster, free, capacity, size.needs))
             return _Option(cluster, size, outcome, total, parts)
-        shortfall = outcome
-    return shortfall
+        sentence = outcome.sentence
+    return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
 
 
 def _start(job: WaitingJob, best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> Start:
     table = tuple(
         {"cluster": option.cluster.name, "score": option.total, **option.parts}
-        for option in sorted(options, key=lambda option: -option.total)
+        for option in nlargest(MOST_TOLD, options, key=lambda option: option.total)
     )
     return Start(job, best.cluster.id, best.size.members, best.fitted.placement, _why(best, options, verdicts), table)
 

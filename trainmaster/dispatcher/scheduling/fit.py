@@ -8,24 +8,17 @@ fits when no packing exists, for it builds the packing; it may miss one that exi
 from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.room import Node, Room, by_size
+from trainmaster.dispatcher.scheduling.room import Nodes, Room, by_size, fill
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A packing: how many members of each role the nodes take, and its summary by group."""
+    """A packing: how many members of each role each group takes, and what all nodes of the cluster are left with."""
 
-    nodes: tuple[tuple[Node, RoleShape, int], ...]
-
-    @property
-    def placement(self) -> dict[str, dict[str, int]]:
-        out: dict[str, dict[str, int]] = {}
-        for node, role, count in self.nodes:
-            group = out.setdefault(node.group.name, {})
-            group[role.name] = group.get(role.name, 0) + count
-        return out
+    placement: dict[str, dict[str, int]]
+    after: list[Nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,71 +44,81 @@ def fit(shape: Shape, members: dict[str, int], room: Room) -> Fitted | Shortfall
     """Try to place so many members of each role; the room is the same afterwards."""
     roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is None:
-        return _pack(roles, members, room.nodes)
+        return _pack(roles, members, room.nodes, [])
     domains = _domains(room, shape.required_level)
     if not domains:
         return Shortfall(f"no node has the topology level {shape.required_level!r}")
     shortfall = Shortfall("")
-    for _, nodes in sorted(domains.items(), key=lambda item: (len(item[1]), item[0])):
-        outcome = _pack(roles, members, nodes)
+    for domain in domains:
+        outcome = _pack(roles, members, domain.inside, domain.outside)
         if isinstance(outcome, Fitted):
             return outcome
         shortfall = outcome
-    where = f"in one {shape.required_level}"
+    places = sum(one.count for one in room.nodes) if shape.required_level == HOST_LEVEL else len(domains)
     return Shortfall(
-        f"{shortfall.sentence} {where}"
-        if len(domains) == 1
+        f"{shortfall.sentence} in one {shape.required_level}"
+        if places == 1
         else f"no {shape.required_level} has room for all members; in the last one looked at, {shortfall.sentence}"
     )
 
 
-def _domains(room: Room, level: str) -> dict[tuple[str, ...], list[Node]]:
-    """Nodes by where they are at ``level``, with all wider levels, as two zones may each have a rack ``r1``."""
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    """The nodes at one place of a topology level, and all others."""
+
+    inside: list[Nodes]
+    outside: list[Nodes]
+
+
+def _domains(room: Room, level: str) -> list[_Domain]:
+    """The domains of ``level``, small ones first. A place is named with all wider levels, as two zones may have a rack ``r1``."""
     if level == HOST_LEVEL:
-        return {(f"{number:09}",): [node] for number, node in enumerate(room.nodes)}
-    domains: dict[tuple[str, ...], list[Node]] = {}
-    for node in room.nodes:
-        keys = [key for key, _ in node.group.topology]
+        # Each node is a domain; of nodes alike, one stands for all.
+        return [
+            _Domain(
+                [Nodes(one.group, one.free, 1)],
+                [Nodes(one.group, one.free, one.count - 1) if other is one else other for other in room.nodes],
+            )
+            for one in room.nodes
+        ]
+    places: dict[tuple[str, ...], list[Nodes]] = {}
+    for one in room.nodes:
+        keys = [key for key, _ in one.group.topology]
         if level in keys:
-            path = tuple(value for _, value in node.group.topology[: keys.index(level) + 1])
-            domains.setdefault(path, []).append(node)
-    return domains
+            path = tuple(value for _, value in one.group.topology[: keys.index(level) + 1])
+            places.setdefault(path, []).append(one)
+    ordered = sorted(places.items(), key=lambda item: (sum(one.count for one in item[1]), item[0]))
+    return [_Domain(inside, [one for one in room.nodes if one not in inside]) for _, inside in ordered]
 
 
 def take(room: Room, fitted: Fitted) -> None:
-    """Take a packing from the room it was found in."""
-    for node, role, count in fitted.nodes:
-        room.take(node, role.needs, count)
+    """Take a packing from the room it was found in, which must be as it was then."""
+    room.put([one for one in fitted.after if one.count])
 
 
-def _pack(roles: list[RoleShape], members: dict[str, int], nodes: list[Node]) -> Fitted | Shortfall:
-    groups = {id(node.group): node.group for node in nodes}.values()
-    taken: list[tuple[Node, RoleShape, int]] = []
-    try:
-        for role in roles:
-            wanted = missing = members.get(role.name, 0)
-            suiting = {id(group) for group in groups if _allows(role, group)} if missing else set()
-            feasible = [node for node in nodes if id(node.group) in suiting]
-            if missing and not feasible:
-                return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
-            fitting = [node for node in feasible if node.takes(role.needs)]
-            # A node that takes a member becomes a still better fit than the others, so one order serves all members.
-            for node in sorted(fitting, key=lambda node, role=role: node.leftover(role.needs)):  # type: ignore[misc]
-                count = min(missing, node.holds(role.needs))
-                node.take(role.needs, count)
-                taken.append((node, role, count))
-                missing -= count
-                if not missing:
-                    break
-            if missing:
-                return _shortfall(role, wanted, wanted - missing, feasible, beside_others=taken != [])
-        return Fitted(tuple(taken))
-    finally:
-        for node, role, count in taken:
-            node.take(role.needs, -count)
+def _pack(
+    roles: list[RoleShape], members: dict[str, int], nodes: list[Nodes], outside: list[Nodes]
+) -> Fitted | Shortfall:
+    work = list(nodes)
+    placement: dict[str, dict[str, int]] = {}
+    for role in roles:
+        wanted = members.get(role.name, 0)
+        if not wanted:
+            continue
+        groups = {id(one.group): one.group for one in work}
+        suiting = {key for key, group in groups.items() if _allows(role, group)}
+        if not suiting:
+            return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
+        missing, placed = fill(work, role.needs, wanted, suiting)
+        if missing:
+            feasible = [one for one in work if id(one.group) in suiting]
+            return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
+        for group, count in placed.items():
+            placement.setdefault(group, {})[role.name] = count
+    return Fitted(placement, [*work, *outside])
 
 
-def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Node], *, beside_others: bool) -> Shortfall:
+def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:
     if placed:
         return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}")
     beside = " beside the other roles" if beside_others else ""

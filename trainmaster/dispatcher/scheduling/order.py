@@ -26,16 +26,17 @@ class Usage:
         self.total = total
         self.by_queue: dict[int, Resources] = {}
         self.jobs: dict[int, int] = {}
-        for run in view.runs.values():
-            self.add(run.queue_id, needs_of(view.shapes[run.shape_id], dict(run.sizes)))
+        for queue_id, held in view.held_by.items():
+            for (shape_id, sizes), many in held.items():
+                self.add(queue_id, needs_of(view.shapes[shape_id], dict(sizes)), many)
 
-    def add(self, queue_id: int, needs: Resources) -> None:
-        """Charge a start to the queue and all above it."""
+    def add(self, queue_id: int, needs: Resources, many: int = 1) -> None:
+        """Charge starts to the queue and all above it."""
         for queue in self.view.ancestry(queue_id):
             own = self.by_queue.setdefault(queue.id, {})
             for name, amount in needs.items():
-                own[name] = own.get(name, 0) + amount
-            self.jobs[queue.id] = self.jobs.get(queue.id, 0) + 1
+                own[name] = own.get(name, 0) + amount * many
+            self.jobs[queue.id] = self.jobs.get(queue.id, 0) + many
 
     def share(self, queue_id: int) -> float:
         return dominant(self.by_queue.get(queue_id, {}), self.total) / self.view.queues[queue_id].weight

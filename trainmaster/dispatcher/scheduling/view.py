@@ -4,15 +4,20 @@ Putting the same row again changes nothing, so rows may come twice and in any or
 that absorbed changes equals a view rebuilt from the store; a test holds the two together.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Verdict
 from trainmaster.protocol.states import ClusterKind
+
+_MOST_KEPT = 10_000
+"""Shapes whose verdicts are kept, before those of all are made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,31 @@ class LiveRun:
     placement: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 
+class LoadKey(NamedTuple):
+    """Members alike on a cluster: their node group, empty where it is not known, their shape and role."""
+
+    group: str
+    shape_id: int
+    role: str
+
+
+def _load_of(run: LiveRun) -> list[tuple[LoadKey, int]]:
+    """What a run puts on its cluster. An agent's word moves members; it never makes more of them than the run has."""
+    missing = dict(run.sizes)
+    out = []
+    for group, roles in run.placement:
+        for role, count in roles:
+            placed = min(max(count, 0), missing.get(role, 0))
+            if placed:
+                missing[role] -= placed
+                out.append((LoadKey(group, run.shape_id, role), placed))
+    out += [(LoadKey("", run.shape_id, role), count) for role, count in missing.items() if count]
+    return out
+
+
+Sizes = tuple[tuple[str, int], ...]
+
+
 def freeze_placement(placement: dict[str, dict[str, int]]) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
     return tuple(sorted((group, tuple(sorted(roles.items()))) for group, roles in placement.items()))
 
@@ -119,8 +149,14 @@ class View:
         """By queue: static keys of the queued jobs of each class."""
         self._keys: dict[int, ClassKey] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
-        self.runs_on: dict[int, set[int]] = {}
-        """By cluster: jobs with a live run there."""
+        self.load: dict[int, dict[LoadKey, int]] = {}
+        """By cluster: how many members of live runs are there, by what they need and where."""
+        self.held_by: dict[int, dict[tuple[int, Sizes], int]] = {}
+        """By queue: its live runs, by shape and sizes."""
+        self.ruled_out: dict[tuple[int, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
+        """By shape and kinds that a queue allows: what only a change of a cluster mends, by cluster, as far as it was asked."""
+        self.empty_rooms: dict[int, Any] = {}
+        """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
 
     # -- tenants and clusters
 
@@ -139,10 +175,20 @@ class View:
         self.shapes[shape_id] = shape
 
     def put_cluster(self, cluster: Cluster) -> None:
-        self.clusters[cluster.id] = cluster
+        if self.clusters.get(cluster.id) != cluster:
+            self.clusters[cluster.id] = cluster
+            self._forget_derived(cluster.id)
 
     def drop_cluster(self, cluster_id: int) -> None:
         self.clusters.pop(cluster_id, None)
+        self._forget_derived(cluster_id)
+
+    def _forget_derived(self, cluster_id: int) -> None:
+        self.empty_rooms.pop(cluster_id, None)
+        if len(self.ruled_out) > _MOST_KEPT:
+            self.ruled_out.clear()
+        for verdicts in self.ruled_out.values():
+            verdicts.pop(cluster_id, None)
 
     # -- jobs
 
@@ -158,7 +204,7 @@ class View:
         """The job holds capacity with this run."""
         self.drop_job(run.job_id)
         self.runs[run.job_id] = run
-        self.runs_on.setdefault(run.cluster_id, set()).add(run.job_id)
+        self._count(run, 1)
 
     def drop_job(self, job_id: int) -> None:
         """The job neither waits nor runs: it ended, is held, or is about to be put again."""
@@ -173,7 +219,13 @@ class View:
                 del self.waiting[job.queue_id]
         run = self.runs.pop(job_id, None)
         if run is not None:
-            self.runs_on[run.cluster_id].discard(job_id)
+            self._count(run, -1)
+
+    def _count(self, run: LiveRun, sign: int) -> None:
+        load = self.load.setdefault(run.cluster_id, {})
+        for key, count in _load_of(run):
+            _add(load, key, sign * count)
+        _add(self.held_by.setdefault(run.queue_id, {}), (run.shape_id, run.sizes), sign)
 
     def set_avoided(self, avoided: dict[int, tuple[int, ...]]) -> None:
         """Which clusters are left out for which jobs, as a whole."""
@@ -193,3 +245,15 @@ class View:
             above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
             found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
         return found
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _add(counts: dict[_Key, int], key: _Key, more: int) -> None:
+    """Count; what comes to nothing leaves no entry."""
+    total = counts.get(key, 0) + more
+    if total:
+        counts[key] = total
+    else:
+        counts.pop(key, None)

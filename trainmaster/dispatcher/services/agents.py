@@ -1,43 +1,46 @@
 """Syncing with agents: leases, reports, desired state."""
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import orjson
+
+from trainmaster import process_logs
 from trainmaster.dispatcher.domain import lifecycle, run_machine
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
+from trainmaster.dispatcher.services import measuring
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, runs, scheduling
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.soft import CLUSTERS, SCHEDULER, wait_set
-from trainmaster.protocol.agent import (
-    PROTOCOL,
-    DesiredAnswer,
-    OpenStream,
-    RunReport,
-    StartRun,
-    StopRun,
-    SyncAnswer,
-    SyncRequest,
-)
+from trainmaster.protocol.agent import PROTOCOL, RunReport, SyncAnswer, SyncRequest
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id, run_id
 from trainmaster.protocol.jobs import Retries
-from trainmaster.protocol.states import RunState, StopCause
+from trainmaster.protocol.parameters import substitute
+from trainmaster.protocol.states import JobState, RunState
 
 log = logging.getLogger(__name__)
 
 OLDEST_PROTOCOL = max(PROTOCOL - 1, 1)
 _LOOK_SECONDS = 1.0
+_CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
+_QUIET = {RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING}
+"""States that a run passes on its way without freeing or taking anything."""
 
 
 def _cluster_of(caller: Caller) -> int:
     if caller.cluster_id is None:
         raise ProblemError(Code.FORBIDDEN, "only an agent's key opens the agent calls")
+    process_logs.note(cluster=caller.cluster or "")
     return caller.cluster_id
 
 
@@ -58,6 +61,11 @@ class _Findings:
     transitions: list[job_store.Transition] = field(default_factory=list)
     changes: list[runs.RunChange] = field(default_factory=list)
     cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def concerns_scheduler(self) -> bool:
+        return not all(transition.is_neutral for transition in self.transitions)
 
 
 async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnswer:
@@ -76,29 +84,48 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
-        installation = await agents.installation(tx)
-        count, digest = await runs.digest_of_cluster(tx, cluster_id)
-        has_capacity = request.capacity is not None or await agents.has_capacity(tx, cluster_id)
+        standing = await agents.standing(tx, cluster_id)
+        differs = await _holds_others(tx, cluster_id, request, standing)
         # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
         contact = await agents.touch(
             tx, cluster_id, request.session, request.holder, request.number, lease, request.agent_version
         )
+        measuring.note_contact(caller.cluster or "", contact)
         if not contact.is_current:
             raise superseded()
-    if found.transitions:
-        stores.jobs_changed([t.record.id for t in found.transitions])
-    elif request.capacity is not None or contact.is_new_session:
+    measuring.count_reports(found.verdicts, len(found.unknown))
+    measuring.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
+    stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
+    if request.capacity is not None or contact.is_new_session:
         stores.soft.wake(SCHEDULER)
-    differs = (count, digest) != (request.held_count, request.held_digest)
     return SyncAnswer(
         number=request.number,
-        epoch=f"{installation.id}:{installation.store_epoch}",
+        epoch=standing.epoch,
         lease_seconds=lease,
         settled=tuple(found.settled),
         unknown=tuple(found.unknown),
         send_full=not request.full and (differs or contact.is_new_session),
-        send_capacity=not has_capacity,
+        send_capacity=request.capacity is None and not standing.has_capacity,
     )
+
+
+async def _holds_others(tx: Transaction, cluster_id: int, request: SyncRequest, standing: Any) -> bool:
+    """Whether agent and store hold different runs.
+
+    Counting all live runs of a large cluster at each sync would cost more than the sync. What was equal stays equal as long as
+    neither side changes it; under load, when it always changes, it is compared once in ``_CHECK_SECONDS``.
+    """
+    said = (request.held_count, request.held_digest)
+    age = standing.checked_age
+    if age is not None and not request.full:
+        if said == (standing.checked_count, standing.checked_digest) and not request.runs and age < _CHECK_ALL_SECONDS:
+            return False
+        if request.runs and age < _CHECK_SECONDS:
+            return False
+    found = await runs.digest_of_cluster(tx, cluster_id)
+    if found == said:
+        await agents.note_checked(tx, cluster_id, *said)
+    return found != said
 
 
 async def _take_reports(tx: Transaction, stores: Stores, cluster_id: int, reports: Sequence[RunReport]) -> _Findings:
@@ -143,6 +170,7 @@ def _take_report(
     stores: Stores,
 ) -> None:
     outcome = run_machine.apply(record.run, run_machine.Report(report.state, report.generation, report.seq))
+    found.verdicts[outcome.verdict] += 1
     if outcome.verdict is Verdict.ILLEGAL:
         log.error("illegal report of run %s: %s", report.run, outcome.why, extra={"run_id": report.run})
     if report.state.is_terminal and outcome.run.state.is_terminal:
@@ -155,10 +183,12 @@ def _take_report(
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )
-        found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=report.placement))
+        moved = report.placement if report.placement != record.placement else None
+        found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=moved))
     if outcome.verdict is Verdict.APPLIED:
         ending = _ending(report)
-        follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor)
+        stays = report.placement is None or report.placement == record.placement
+        follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor, stays=stays)
 
 
 def _ending(report: RunReport) -> RunEnding:
@@ -183,8 +213,10 @@ def follow_run(
     policy: Retries,
     now: float,
     cool_down_factor: float = 1.0,
+    *,
+    stays: bool = False,
 ) -> None:
-    """Let the job follow its run, and add what has to be stored to the findings."""
+    """Let the job follow its run, and add what has to be stored to the findings. ``stays``: its members are where they were."""
     settled = lifecycle.follow(job.job, record.ref.attempt, outcome, ending, policy, now)
     after = settled.job
     if settled.cool_down_seconds:
@@ -213,6 +245,7 @@ def follow_run(
             cluster_id=record.cluster_id,
             message=ending.message,
             details=details,
+            is_neutral=stays and outcome.run.state in _QUIET and after.state in (JobState.DISPATCHED, JobState.RUNNING),
         )
     )
 
@@ -240,6 +273,8 @@ async def _lose_missing(tx: Transaction, cluster_id: int, request: SyncRequest, 
 
 async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, found: _Findings) -> None:
     """Declare runs lost, unless they have ended meanwhile."""
+    if not refs:
+        return
     jobs = await job_store.lock(tx, [ref.job_key for ref in refs])
     records = await runs.lock(tx, refs)
     now = await to_epoch(tx)
@@ -249,6 +284,7 @@ async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, fo
             continue
         found.changes.append(runs.RunChange(record.ref, outcome.run, result={"message": ending.message}))
         follow_run(found, record, jobs[record.ref.job_key], outcome, ending, Retries(), now)
+    await agents.unset_checked(tx, {record.cluster_id for record in records.values()})
 
 
 async def give_up_overdue(stores: Stores, token: int) -> int:
@@ -269,59 +305,91 @@ async def give_up_overdue(stores: Stores, token: int) -> int:
             if refs:
                 await give_up(tx, refs, RunEnding(RunState.LOST, message=message), found)
         await write_findings(tx, found)
+        names = await measuring.cluster_names(tx) if found.transitions else {}
+    measuring.count_ends(found.transitions, names)
     if found.transitions:
         stores.jobs_changed([t.record.id for t in found.transitions])
     return len(found.transitions)
 
 
-async def desired(stores: Stores, caller: Caller, session: str, after: int, seconds: float) -> DesiredAnswer:
-    """What changed for the caller's cluster after a version; waits up to ``seconds`` for it, holding no connection."""
+async def desired(stores: Stores, caller: Caller, session: str, after: int, seconds: float) -> bytes:
+    """What changed for the caller's cluster after a version, a ``DesiredAnswer`` as JSON text.
+
+    Waits up to ``seconds`` for it, holding no connection.
+    """
     cluster_id = _cluster_of(caller)
     loop_ends = stores.clock() + min(seconds, stores.settings.lease_seconds / 3)
     with stores.soft.waiter(CLUSTERS, cluster_id) as woken:
         while True:
             async with stores.database.transaction() as tx:
-                if not await agents.is_current(tx, cluster_id, session):
+                wanted = await agents.wanted(tx, cluster_id)
+                if wanted is None or wanted.session != session:
                     raise superseded()
-                version = await agents.desired_version(tx, cluster_id)
-                if version != after:
-                    since = 0 if version < after else after
-                    return await _changes(tx, stores, cluster_id, since, version)
+                if wanted.version != after:
+                    since = 0 if wanted.version < after else after
+                    timeout = parse_duration(wanted.placement_timeout)
+                    return orjson.dumps(await _changes(tx, cluster_id, since, wanted.version, timeout))
             left = loop_ends - stores.clock()
             if left <= 0:
-                return DesiredAnswer(version=version)
-            await wait_set(woken, min(left, _LOOK_SECONDS))
+                return orjson.dumps({"version": wanted.version, "start": [], "stop": [], "streams": []})
+            await wait_set(woken, left)
 
 
-async def _changes(tx: Transaction, stores: Stores, cluster_id: int, since: int, version: int) -> DesiredAnswer:
+async def watch_desired(stores: Stores) -> None:
+    """Look once a second whether a wake-up was lost, in one query for all agents that wait at this api."""
+    told: dict[int, int] = {}
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        waiting = stores.soft.waited_for(CLUSTERS)
+        if not waiting:
+            continue
+        try:
+            async with stores.database.transaction() as tx:
+                versions = await agents.desired_versions(tx, waiting)
+        except ProblemError as error:
+            log.warning("desired states could not be looked at: %s", error)
+            continue
+        except Exception:
+            # Without it an agent whose wake-up was lost would hear of its runs only when its poll ends.
+            log.exception("desired states could not be looked at")
+            continue
+        stores.soft.wake_here(CLUSTERS, [key for key, version in versions.items() if told.get(key) != version])
+        told = versions
+
+
+async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, timeout: float) -> dict[str, Any]:
+    """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread."""
     start, stop = [], []
-    timeout = await agents.placement_timeout(tx, cluster_id)
     for row in await agents.desired_runs(tx, cluster_id, since):
         job = job_id(row.name, row.job_id)
         run = run_id(job, row.attempt)
         if row.state == RunState.LEASED:
             start.append(
-                StartRun(
-                    run=run,
-                    job=job,
-                    queue=row.queue,
-                    attempt=row.attempt,
-                    token=row.attempt,
-                    generation=row.generation,
-                    spec=row.spec,
-                    sizes=row.sizes,
-                    pins=row.assumed,
-                    placement_timeout_seconds=parse_duration(timeout),
-                    disconnect_seconds=row.disconnect_seconds,
-                )
+                {
+                    "run": run,
+                    "job": job,
+                    "queue": row.queue,
+                    "attempt": row.attempt,
+                    "token": row.attempt,
+                    "generation": row.generation,
+                    "spec": _spec_of(row),
+                    "sizes": row.sizes,
+                    "pins": row.assumed,
+                    "placementTimeoutSeconds": timeout,
+                    "disconnectSeconds": row.disconnect_seconds,
+                }
             )
         else:
-            grace = parse_duration(row.spec.get("stopGrace", "10s"))
-            stop.append(
-                StopRun(run=run, generation=row.generation, cause=StopCause(row.stop_cause), grace_seconds=grace)
-            )
+            grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
+            stop.append({"run": run, "generation": row.generation, "cause": row.stop_cause, "graceSeconds": grace})
     streams = [
-        OpenStream(stream=row.id, run=run_id(job_id(row.name, row.job_id), row.attempt), **row.options)
+        {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)
     ]
-    return DesiredAnswer(version=version, start=tuple(start), stop=tuple(stop), streams=tuple(streams))
+    return {"version": version, "start": start, "stop": stop, "streams": streams}
+
+
+def _spec_of(row: Any) -> Any:
+    if row.parameters is None:
+        return orjson.Fragment(row.spec)
+    return substitute(orjson.loads(row.spec), row.parameters)

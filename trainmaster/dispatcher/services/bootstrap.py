@@ -6,8 +6,12 @@ from trainmaster.dispatcher.services import tenants
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store import tenants as tenant_store
+from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+
+Declared = QueueSpec | PriorityClassSpec | ClusterSpec
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
@@ -44,3 +48,51 @@ async def make_local_installation(
                 await tenants.make_key(tx, spec, secret)
     finally:
         await stores.close()
+
+
+async def make_what_is_missing(
+    settings: Settings, declared: Sequence[Declared], wanted: Sequence[tuple[KeySpec, str]]
+) -> list[str]:
+    """Make of these things and keys, with their secrets, those that are not there; a sentence for each one made.
+
+    What is there stays as it is: an admin may have changed it since, or revoked the key. Raises ProblemError.
+    """
+    stores = Stores.open(settings)
+    try:
+        async with stores.database.transaction() as tx:
+            told = [await _declare(tx, spec) for spec in sorted(declared, key=_turn)]
+            known = {(row.name, row.hint) for row in await keys.listing(tx)}
+            for spec, secret in wanted:
+                if (spec.name, tenants.hint_of(secret)) not in known:
+                    await tenants.make_key(tx, spec, secret)
+                    told.append(await _made(tx, "key", spec.name))
+    finally:
+        await stores.close()
+    return [sentence for sentence in told if sentence]
+
+
+def _turn(spec: Declared) -> tuple[int, int]:
+    """Queues name priority classes, and parents come before their children."""
+    return (1, spec.path.count("/")) if isinstance(spec, QueueSpec) else (0, 0)
+
+
+async def _declare(tx: Transaction, spec: Declared) -> str:
+    if isinstance(spec, QueueSpec):
+        if await tenant_store.queues_by_path(tx, [spec.path]):
+            return ""
+        await tenants.put_queue(tx, spec)
+        return await _made(tx, "queue", spec.path)
+    if isinstance(spec, PriorityClassSpec):
+        if spec.name in [row.spec.name for row in await tenant_store.classes(tx)]:
+            return ""
+        await tenants.put_class(tx, spec)
+        return await _made(tx, "priority class", spec.name)
+    if await tenant_store.cluster_id(tx, spec.name) is not None:
+        return ""
+    await tenants.put_cluster(tx, spec)
+    return await _made(tx, "cluster", spec.name)
+
+
+async def _made(tx: Transaction, what: str, name: str) -> str:
+    await keys.note_audit(tx, None, f"make {what}", name, "")
+    return f"made {what} {name}"

@@ -24,7 +24,6 @@ from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport, run_digest
-from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.reasons import Reason
@@ -44,6 +43,8 @@ class Follower:
 
     view: View = field(default_factory=View)
     cursor: Cursor | None = None
+    run_versions: dict[int, int] = field(default_factory=dict)
+    """By job with a live run: the version of the job that the view has."""
 
     async def absorb(self, stores: Stores, now: float) -> bool:
         """Take in what has changed; whether newer changes are committed that could not be taken yet."""
@@ -65,17 +66,42 @@ class Follower:
         # The cursor is read first: what commits while the rest is read is absorbed again, which changes nothing.
         cursor = await scheduling.start_cursor(tx)
         await self._load_tenants(tx)
-        await self._take(tx, await scheduling.live_jobs(tx), ())
+        await self._take(tx, await scheduling.live_jobs(tx))
         self.cursor = cursor
 
     async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
         feed = await scheduling.read_feed(tx, cursor)
-        if any(kind != "contact" for kind, _ in feed.others):
+        if any(kind not in ("contact", "capacity") for kind, _ in feed.others):
             await self._load_tenants(tx)
-        if feed.job_ids:
-            await self._take(tx, await scheduling.jobs(tx, feed.job_ids), feed.job_ids)
+        else:
+            for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
+                self.view.put_cluster(_cluster(cluster))
+        for first, last in feed.submitted:
+            await self._take(tx, await scheduling.jobs_between(tx, first, last))
+        changed = []
+        for job_id, (version, is_over) in feed.jobs.items():
+            if version <= self._known_version(job_id):
+                continue
+            if is_over:
+                self._drop(job_id)
+            else:
+                changed.append(job_id)
+        if changed:
+            rows = await scheduling.jobs(tx, changed)
+            for job_id in set(changed) - {row.id for row in rows}:
+                self._drop(job_id)
+            await self._take(tx, rows)
         self.cursor = feed.cursor
         return feed.unsettled
+
+    def _known_version(self, job_id: int) -> int:
+        """The version of a job in the view; what was read or applied at this version need not be read again."""
+        waiting = self.view.jobs.get(job_id)
+        return waiting.version if waiting is not None else self.run_versions.get(job_id, 0)
+
+    def _drop(self, job_id: int) -> None:
+        self.view.drop_job(job_id)
+        self.run_versions.pop(job_id, None)
 
     async def _load_tenants(self, tx: Transaction) -> None:
         queues = {row.id: row for row in await tenants.queues(tx)}
@@ -91,17 +117,17 @@ class Follower:
         for cluster_row in clusters.values():
             self.view.put_cluster(_cluster(cluster_row))
 
-    async def _take(self, tx: Transaction, rows: Sequence[Any], asked: Sequence[int]) -> None:
+    async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
         new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
         for shape_row in await scheduling.shapes(tx, sorted(new_shapes)) if new_shapes else ():
             self.view.put_shape(shape_row.id, shape_from(shape_row.body))
-        for job_id in set(asked) - {row.id for row in rows}:
-            self.view.drop_job(job_id)
         for row in rows:
             self._put(row)
 
     def _put(self, row: Any) -> None:
+        self.run_versions.pop(row.id, None)
         if row.cluster_id is not None:
+            self.run_versions[row.id] = row.version
             self.view.put_run(
                 LiveRun(
                     job_id=row.id,
@@ -133,6 +159,7 @@ class Follower:
         """Count what was just applied at once, without waiting for it to come back by the feed."""
         for start in plan.starts:
             if start.job.id in applied:
+                self.run_versions[start.job.id] = start.job.version + 1
                 self.view.put_run(
                     LiveRun(
                         job_id=start.job.id,
@@ -210,7 +237,6 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
             if not cluster.cordoned
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
-        specs = await job_store.specs(tx, [record.spec_id for key, record in fresh.items() if key in starts])
         transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
         for key, record in fresh.items():
             if key in holds:
@@ -261,7 +287,7 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
                     cluster_id=start.cluster_id,
                     digest=run_digest(ref),
                     desired_version=desired[start.cluster_id],
-                    disconnect_seconds=_disconnect_seconds(specs[transition.record.spec_id]),
+                    disconnect_seconds=transition.record.disconnect_seconds,
                     sizes=start.sizes,
                     assumed=start.placement,
                     decision={"why": start.why, "table": start.table, "cycle": cycle},
@@ -272,11 +298,6 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
     if fresh:
         stores.jobs_changed(list(fresh), clusters)
     return set(fresh)
-
-
-def _disconnect_seconds(spec: dict[str, Any]) -> float | None:
-    policy = spec.get("onDisconnect")
-    return parse_duration(policy["requeueAfter"]) if isinstance(policy, dict) else None
 
 
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:

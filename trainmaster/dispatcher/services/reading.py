@@ -6,12 +6,13 @@ from typing import Any
 
 from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
 from trainmaster.dispatcher.store import jobs as store
-from trainmaster.dispatcher.store import keys, runs, scheduling, tenants
+from trainmaster.dispatcher.store import keys, outbox, runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Row, Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
+from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import HoldCause, JobState, RunState
@@ -58,7 +59,8 @@ def job_view(row: Row[Any], *, spec: dict[str, Any] | None = None, attempts: Seq
         ended_at=row.ended_at,
         submitted_by=row.submitted_by or "",
         labels=row.labels or {},
-        spec=spec,
+        parameters=row.parameters,
+        spec=spec if spec is None or row.parameters is None else substitute(spec, row.parameters),
         runs=list(attempts),
     )
 
@@ -100,6 +102,8 @@ async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]
     attempts = [_run_view(text, run) for run in await runs.of_job(tx, key)]
     data = _dump(job_view(row, spec=spec))
     data["runs"] = [_dump(run) for run in attempts]
+    if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
+        data["undelivered"] = given_up
     return data
 
 

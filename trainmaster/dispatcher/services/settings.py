@@ -1,7 +1,22 @@
 """Settings of the dispatcher's processes, from environment variables."""
 
-from pydantic import AliasChoices, Field
+from ipaddress import ip_network
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence
+from trainmaster.protocol.durations import Duration, parse_duration
+
+_SHORTEST_SECRET = 16
+_LEAST_KEPT = {
+    "keep_events": "1d",
+    "keep_jobs": "1h",
+    "keep_idempotency": "7d",
+    "keep_changes": "1h",
+    "keep_audit": "1d",
+}
+"""Events and changes: the scheduler reads the newest. Idempotency keys: they are promised for seven days."""
 
 
 class Settings(BaseSettings):
@@ -24,6 +39,77 @@ class Settings(BaseSettings):
     inline_body_bytes: int = Field(default=64 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no agent's call waits for them."""
     most_jobs_per_call: int = Field(default=10_000, ge=1)
+    most_parameter_sets: int = Field(default=100_000, ge=1)
     pool_size: int = Field(default=10, ge=1, le=200)
     start_retry_seconds: float = Field(default=30.0, ge=0)
     """How long a starting process tries to reach its store before it gives up."""
+
+    webhook_secret: SecretStr = SecretStr("")
+    """Signs webhook messages; several, with commas between, sign each. Without one no webhooks are taken or sent."""
+    webhook_allow_http: bool = False
+    webhook_allow_networks: str = ""
+    """CIDRs that webhooks may go to although they are not public, with commas between."""
+    webhook_timeout_seconds: float = Field(default=5.0, ge=0.1, le=60)
+    """For the look-up of a host, to connect to it, and between two pieces of its answer."""
+    webhook_concurrency: int = Field(default=128, ge=1, le=1000)
+    webhook_attempts: int = Field(default=12, ge=1, le=1000)
+    webhook_give_up: Duration = "24h"
+    webhook_first_retry_seconds: float = Field(default=5.0, gt=0, le=3600)
+    webhook_most_retry_seconds: float = Field(default=600.0, gt=0, le=86_400)
+
+    keep_events: Duration = "30d"
+    keep_jobs: Duration = "30d"
+    """For jobs that have ended, from their end."""
+    keep_idempotency: Duration = "7d"
+    keep_audit: Duration = "365d"
+    keep_changes: Duration = "1d"
+    keep_dead_letters: Duration = "30d"
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _secrets_are_long(cls, value: SecretStr) -> SecretStr:
+        if any(len(secret) < _SHORTEST_SECRET for secret in _listed(value.get_secret_value())):
+            raise ValueError(f"each secret has at least {_SHORTEST_SECRET} characters")
+        return value
+
+    @field_validator("webhook_allow_networks")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for item in _listed(value):
+            ip_network(item)
+        return value
+
+    @field_validator(*_LEAST_KEPT)
+    @classmethod
+    def _kept_long_enough(cls, value: str, info: ValidationInfo) -> str:
+        least = _LEAST_KEPT[str(info.field_name)]
+        if parse_duration(value) < parse_duration(least):
+            raise ValueError(f"at least {least}")
+        return value
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        return _listed(self.webhook_secret.get_secret_value())
+
+    @property
+    def webhook_policy(self) -> AddressPolicy:
+        networks = tuple(ip_network(item) for item in _listed(self.webhook_allow_networks))
+        return AddressPolicy(self.webhook_allow_http, networks)
+
+    @property
+    def webhook_persistence(self) -> Persistence:
+        return Persistence(
+            self.webhook_first_retry_seconds,
+            self.webhook_most_retry_seconds,
+            self.webhook_attempts,
+            parse_duration(self.webhook_give_up),
+        )
+
+    @property
+    def webhook_post_seconds(self) -> float:
+        """The longest that one post may take as a whole."""
+        return 3 * self.webhook_timeout_seconds
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())

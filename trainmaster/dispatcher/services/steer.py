@@ -199,6 +199,8 @@ async def _patch_all(
     tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], change: JobPatch, *, strict: bool
 ) -> int:
     class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
+    if class_id is not None and not await tenants.hold_classes(tx, [class_id]):
+        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"priority class {change.priority_class!r} was just removed")
     records = await store.lock(tx, keys)
     transitions = []
     for record in records.values():

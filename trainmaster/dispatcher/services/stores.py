@@ -33,15 +33,20 @@ class Stores:
         """Seconds that only go forward, for waiting."""
         return time.monotonic()
 
-    def jobs_changed(self, jobs: Iterable[int], clusters: Iterable[int] = ()) -> None:
+    def jobs_changed(self, jobs: Iterable[int], clusters: Iterable[int] = (), *, for_scheduler: bool = True) -> None:
         """Tell watchers of these jobs, the scheduler, and the agents of these clusters. Call it after the commit."""
         ids = list(jobs)
         if ids:
-            self.soft.wake(SCHEDULER)
+            if for_scheduler:
+                self.soft.wake(SCHEDULER)
             self.soft.wake(JOBS, ids)
         touched = sorted(set(clusters))
         if touched:
             self.soft.wake(CLUSTERS, touched)
+
+    def jobs_submitted(self) -> None:
+        """Tell the scheduler; nobody else can know of a job whose id was not given out yet."""
+        self.soft.wake(SCHEDULER)
 
     def tenants_changed(self) -> None:
         self.soft.wake(SCHEDULER)

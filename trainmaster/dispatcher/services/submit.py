@@ -4,6 +4,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,34 +13,75 @@ import orjson
 from pydantic import ValidationError
 
 from trainmaster.dispatcher.domain.shapes import shape_bytes
+from trainmaster.dispatcher.services import webhooks
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
-from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.jobs import JobSpec, RequeueAfter
 from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.parameters import check_sets
+from trainmaster.protocol.states import JobState
 
 _MOST_MISTAKES = 50
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedJob:
-    """A checked job in the form in which it is stored."""
+class PreparedSpec:
+    """A checked specification in the form in which it is stored."""
 
     name: str
     queue: str
     priority_class: str | None
     priority: int
     spec: bytes
-    shape: bytes
     shape_hash: bytes
     held: bool
-    labels: dict[str, str]
+    labels: bytes | None
+    notifies: bool
+    disconnect_seconds: float | None
+    tells_submitted: bool = False
+    """Whether a webhook is told of the state in which the job begins."""
+
+    @property
+    def first_state(self) -> JobState:
+        return JobState.HELD if self.held else JobState.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked submission. Every specification is one job, or, with ``parameters``, the only one is a job for each set."""
+
+    many: bool
+    specs: list[PreparedSpec]
+    shapes: dict[bytes, bytes]
+    """Canonical JSON by fingerprint."""
+    parameters: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.specs) if self.parameters is None else len(self.parameters)
+
+    def hooked(self) -> list[tuple[str, bytes]]:
+        """Specifications with webhooks, each with its path in the submission."""
+        if self.parameters is not None:
+            paths = ["job"]
+        else:
+            paths = [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
+        return [(path, spec.spec) for path, spec in zip(paths, self.specs, strict=True) if spec.notifies]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How many jobs one call may bring."""
+
+    jobs: int = 10_000
+    parameter_sets: int = 100_000
 
 
 def parse_json(body: bytes) -> Any:
@@ -48,7 +90,7 @@ def parse_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
-    if _ESCAPED_NUL.search(body):
+    if b"\\u0000" in body and _ESCAPED_NUL.search(body):
         raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
     return value
 
@@ -58,30 +100,61 @@ def without_nul(body: bytes) -> bytes:
     return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
 
 
-def prepare(body: bytes, most_jobs: int) -> tuple[bool, list[PreparedJob]]:
-    """Check a submission: one specification, or ``{"jobs": [...]}``. Whether it was many, and the jobs.
+def prepare(body: bytes, most: Most) -> Prepared:
+    """Check a submission: one specification, ``{"jobs": [...]}``, or ``{"job": {...}, "parameters": [{...}, ...]}``.
 
     Raises ProblemError with up to 50 mistakes, each with its path.
     """
     value = parse_json(body)
     if not isinstance(value, dict):
-        raise ProblemError(Code.MALFORMED_BODY, 'the body is a job, or {"jobs": [...]}; it has to be a JSON object')
-    many = "jobs" in value and "roles" not in value
-    if not many:
-        return False, _prepare_all([value], [""])
-    items = value["jobs"]
-    unknown = [key for key in value if key != "jobs"]
-    if unknown or not isinstance(items, list) or not items:
-        where = unknown[0] if unknown else "jobs"
-        message = "this field is not known" if unknown else "must be a list of at least one job"
-        raise ProblemError(Code.INVALID_SPEC, f"{where}: {message}", mistakes=(Mistake(path=where, message=message),))
-    if len(items) > most_jobs:
-        raise ProblemError(Code.INVALID_SPEC, f"{len(items)} jobs in one call, at most {most_jobs} are allowed")
-    return True, _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))])
+        raise ProblemError(
+            Code.MALFORMED_BODY,
+            'the body is a job, {"jobs": [...]} or {"job": {...}, "parameters": [...]}; it has to be a JSON object',
+        )
+    if "roles" not in value and "jobs" in value:
+        _only(value, "jobs")
+        items = _list(value, "jobs", "job", most.jobs)
+        return _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))], many=True)
+    if "roles" not in value and ("job" in value or "parameters" in value):
+        _only(value, "job", "parameters")
+        return _prepare_sets(value, most)
+    return _prepare_all([value], [""], many=False)
 
 
-def _prepare_all(items: Sequence[Any], prefixes: Sequence[str]) -> list[PreparedJob]:
-    prepared: list[PreparedJob] = []
+def _only(value: dict[str, Any], *known: str) -> None:
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise _mistaken(Mistake(path=unknown[0], message="this field is not known"))
+
+
+def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
+    items = value.get(key)
+    if not isinstance(items, list) or not items:
+        raise _mistaken(Mistake(path=key, message=f"must be a list of at least one {what}"))
+    if len(items) > most:
+        raise ProblemError(Code.INVALID_SPEC, f"{len(items)} {what}s in one call, at most {most} are allowed")
+    return items
+
+
+def _mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
+    shown = mistakes[:_MOST_MISTAKES]
+    first = f"{shown[0].path}: {shown[0].message}"
+    return ProblemError(
+        code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
+    )
+
+
+def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
+    sets = _list(value, "parameters", "parameter set", most.parameter_sets)
+    prepared = _prepare_all([value.get("job")], ["job"], many=True)
+    parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
+    if mistakes:
+        raise _mistaken(*mistakes)
+    return Prepared(True, prepared.specs, prepared.shapes, parameters)
+
+
+def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -> Prepared:
+    prepared = Prepared(many, [], {})
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -94,16 +167,11 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str]) -> list[Prepared
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
-                prepared.append(_prepared(spec, prefix))
+                prepared.specs.append(_prepared(spec, prefix, prepared.shapes))
         if len(mistakes) >= _MOST_MISTAKES:
             break
     if mistakes:
-        shown = tuple(mistakes[:_MOST_MISTAKES])
-        code = Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC
-        first = f"{shown[0].path}: {shown[0].message}"
-        raise ProblemError(
-            code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
-        )
+        raise _mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
     return prepared
 
 
@@ -120,7 +188,7 @@ def _admission(spec: JobSpec, prefix: str) -> list[Mistake]:
     return out
 
 
-def _prepared(spec: JobSpec, prefix: str) -> PreparedJob:
+def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> PreparedSpec:
     try:
         shape, shape_hash = shape_bytes(spec)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
@@ -130,74 +198,101 @@ def _prepared(spec: JobSpec, prefix: str) -> PreparedJob:
     ) as error:  # a quantity that cannot be read; nested too deep to be written
         mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
         raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
-    return PreparedJob(
+    shapes.setdefault(shape_hash, shape)
+    wait = spec.on_disconnect
+    first = JobState.HELD if spec.suspend else JobState.QUEUED
+    return PreparedSpec(
         name=spec.name,
         queue=spec.queue,
         priority_class=spec.priority_class,
         priority=spec.priority,
         spec=whole,
-        shape=shape,
         shape_hash=shape_hash,
         held=spec.suspend,
-        labels=spec.labels,
+        labels=orjson.dumps(spec.labels) if spec.labels else None,
+        notifies=bool(spec.notify),
+        tells_submitted=any(first in hook.states for hook in spec.notify),
+        disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A stored job: its key and its id."""
+    """Stored jobs: the key of the first one, the others follow it without a gap, and their ids in the order given."""
 
-    key: int
-    id: str
+    first_key: int
+    ids: list[str]
 
 
-async def submit(tx: Transaction, stores: Stores, caller: Caller, jobs: Sequence[PreparedJob]) -> list[Submitted]:
+async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
     """Store jobs in the caller's transaction. Raises ProblemError and stores none when one of them may not be."""
-    paths = sorted({job.queue for job in jobs})
+    hooked = prepared.hooked()
+    if hooked:
+        webhooks.check_hooks(stores.settings, hooked)
+    repeats = 1 if prepared.parameters is None else len(prepared.parameters)
+    many = Counter(spec.queue for spec in prepared.specs)
+    paths = sorted(many)
     await tenants.hold_queues(tx, paths)
     queues = await tenants.queues_by_path(tx, paths)
     for path in paths:
         _check_queue(caller, path, queues.get(path))
-    classes = {row.spec.name: row for row in await tenants.classes(tx)}
-    default = next((row for row in classes.values() if row.spec.default), None)
-    for path in paths:
-        queue = queues[path]
-        if queue.spec.max_queued is not None:
-            await _check_room(tx, path, queue.id, queue.spec.max_queued, sum(1 for job in jobs if job.queue == path))
-    shapes = await store.shape_ids(tx, {job.shape_hash: job.shape for job in jobs})
-    fresh = []
-    for job in jobs:
-        name = (
-            job.priority_class
-            or queues[job.queue].spec.default_priority_class
-            or (default.spec.name if default else "")
+        room = queues[path].spec.max_queued
+        if room is not None:
+            await _check_room(tx, path, queues[path].id, room, many[path] * repeats)
+    classes = await _classes(tx, prepared.specs, queues)
+    shapes = await store.shape_ids(tx, prepared.shapes)
+    fresh = [
+        store.NewSpec(
+            name=spec.name,
+            queue_id=queues[spec.queue].id,
+            class_id=classes[spec.priority_class, spec.queue],
+            priority=spec.priority,
+            shape_id=shapes[spec.shape_hash],
+            spec=spec.spec,
+            held=spec.held,
+            labels=spec.labels,
+            notifies=spec.notifies,
+            disconnect_seconds=spec.disconnect_seconds,
         )
-        if name not in classes:
-            raise ProblemError(
-                Code.UNKNOWN_PRIORITY_CLASS,
-                f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
-                if name
-                else "the job names no priority class, and there is no default one",
-            )
-        fresh.append(
-            store.NewJob(
-                name=job.name,
-                queue_id=queues[job.queue].id,
-                class_id=classes[name].id,
-                priority=job.priority,
-                shape_id=shapes[job.shape_hash],
-                spec=job.spec.decode(),
-                held=job.held,
-                labels=job.labels,
-            )
-        )
-    keys = await store.insert(tx, fresh, caller.key_id, caller.name)
+        for spec in prepared.specs
+    ]
+    first = await store.insert(tx, fresh, prepared.parameters, caller.key_id)
 
     async def wake() -> None:
-        stores.jobs_changed(keys)
+        stores.jobs_submitted()
 
     tx.after_commit(wake)
-    return [Submitted(key, job_id(job.name, key)) for key, job in zip(keys, jobs, strict=True)]
+    jobs = list(enumerate(prepared.specs * repeats, first))
+    if hooked:
+        telling = [one for one in jobs if one[1].tells_submitted]
+        await webhooks.tell_submitted(tx, [(key, spec.name, spec.first_state) for key, spec in telling])
+    return Submitted(first, [job_id(spec.name, key) for key, spec in jobs])
+
+
+async def _classes(
+    tx: Transaction, specs: Sequence[PreparedSpec], queues: dict[str, tenants.QueueRow]
+) -> dict[tuple[str | None, str], int]:
+    """The priority class of each pair of a named class and a queue, held against removal."""
+    classes = {row.spec.name: row for row in await tenants.classes(tx)}
+    default = next((row.spec.name for row in classes.values() if row.spec.default), "")
+    out = {}
+    for named, path in {(spec.priority_class, spec.queue) for spec in specs}:
+        name = named or queues[path].spec.default_priority_class or default
+        if name not in classes:
+            raise _unknown_class(name, classes)
+        out[named, path] = classes[name].id
+    if not await tenants.hold_classes(tx, out.values()):
+        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
+    return out
+
+
+def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:
+    return ProblemError(
+        Code.UNKNOWN_PRIORITY_CLASS,
+        f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+        if name
+        else "the job names no priority class, and there is no default one",
+    )
 
 
 def _check_queue(caller: Caller, path: str, queue: tenants.QueueRow | None) -> None:

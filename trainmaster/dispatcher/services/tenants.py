@@ -21,6 +21,11 @@ def hash_key(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+def hint_of(secret: str) -> str:
+    """The beginning of an API key, by which people tell it from others."""
+    return secret[: len(KEY_PREFIX) + 4]
+
+
 async def put_queue(tx: Transaction, spec: QueueSpec) -> None:
     """Make or change a queue. Raises ProblemError when its parent is missing or holds jobs itself, or its class is unknown."""
     parent_id = None
@@ -115,7 +120,7 @@ async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) ->
         tx,
         name=spec.name,
         key_hash=hash_key(secret),
-        hint=secret[: len(KEY_PREFIX) + 4],
+        hint=hint_of(secret),
         role=spec.role,
         queues=spec.queues,
         cluster_id=cluster_id,

@@ -1,6 +1,6 @@
 """What the dispatcher knows of each cluster's agent: sessions and leases, capacity, desired state, log streams."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,23 +86,62 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
     await note_change(tx, "capacity", cluster_id)
 
 
-async def has_capacity(tx: Transaction, cluster_id: int) -> bool:
-    return await tx.first("SELECT 1 FROM capacity WHERE cluster_id = :id", id=cluster_id) is not None
+async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
+    """What a sync is measured by: ``epoch``, ``has_capacity``, and the set of held runs that was last found equal
+    (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
+    """
+    return await tx.one(
+        """
+        SELECT i.id || ':' || i.store_epoch AS epoch,
+               EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
+               c.checked_count, c.checked_digest,
+               extract(epoch FROM clock_timestamp() - c.checked_at)::float8 AS checked_age
+        FROM installation i LEFT JOIN cluster_contacts c ON c.cluster_id = :id
+        """,
+        id=cluster_id,
+    )
 
 
-async def installation(tx: Transaction) -> Row[Any]:
-    return await tx.one("SELECT id, store_epoch FROM installation")
+async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int) -> None:
+    """Agent and store hold the same runs, so many with this fingerprint."""
+    await tx.run(
+        """
+        UPDATE cluster_contacts SET checked_count = :count, checked_digest = :digest, checked_at = clock_timestamp()
+        WHERE cluster_id = :id
+        """,
+        id=cluster_id,
+        count=count,
+        digest=digest,
+    )
 
 
-async def desired_version(tx: Transaction, cluster_id: int) -> int:
-    row = await tx.first("SELECT version FROM cluster_desired WHERE cluster_id = :id", id=cluster_id)
-    return 0 if row is None else int(row.version)
+async def unset_checked(tx: Transaction, cluster_ids: Iterable[int]) -> None:
+    """Runs of these clusters changed without a word from their agents: compare again at their next sync."""
+    await tx.run(
+        "UPDATE cluster_contacts SET checked_at = NULL WHERE cluster_id IN"
+        " (SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) ORDER BY cluster_id FOR UPDATE)",
+        ids=sorted(set(cluster_ids)),
+    )
 
 
-async def placement_timeout(tx: Transaction, cluster_id: int) -> str:
-    """How long a run may wait for its gang minimum on this cluster, as a duration."""
-    row = await tx.first("SELECT spec->>'placementTimeout' AS timeout FROM clusters WHERE id = :id", id=cluster_id)
-    return "5m" if row is None or row.timeout is None else str(row.timeout)
+async def desired_versions(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int, int]:
+    """How far the desired state of each of these clusters is."""
+    rows = await tx.all(
+        "SELECT cluster_id, version FROM cluster_desired WHERE cluster_id = ANY(:ids)", ids=list(cluster_ids)
+    )
+    return {row.cluster_id: row.version for row in rows}
+
+
+async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
+    """The current session of a cluster, its desired version, and how long a run may wait there for its gang minimum."""
+    return await tx.first(
+        """
+        SELECT t.session, coalesce(d.version, 0) AS version, coalesce(c.spec->>'placementTimeout', '5m') AS placement_timeout
+        FROM clusters c JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN cluster_desired d ON d.cluster_id = c.id
+        WHERE c.id = :id
+        """,
+        id=cluster_id,
+    )
 
 
 async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
@@ -110,9 +149,10 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence
     return await tx.all(
         """
         SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
-               j.name, q.path AS queue, s.spec
+               j.name, j.parameters, q.path AS queue, s.spec::text AS spec
         FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id JOIN job_specs s ON s.id = j.spec_id
-        WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.state IN ('leased', 'stopping')
+        WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
+          AND r.state IN ('leased', 'stopping')
         ORDER BY r.job_id
         """,
         cluster=cluster_id,

@@ -20,6 +20,8 @@ class RunRecord:
     ref: RunRef
     cluster_id: int
     run: Run
+    placement: dict[str, dict[str, int]] | None = None
+    """As reported, or else as assumed; None where it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def _record(row: Row[Any]) -> RunRecord:
             known=row.known,
             stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         ),
+        getattr(row, "placement", None),
     )
 
 
@@ -69,7 +72,7 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
-        SELECT {_COLUMNS} FROM runs
+        SELECT {_COLUMNS}, coalesce(placement, assumed) AS placement FROM runs
         WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
         ORDER BY job_id, attempt FOR UPDATE
         """,
@@ -103,7 +106,7 @@ async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> l
         SELECT r.job_id, r.attempt, j.name FROM runs r JOIN jobs j ON j.id = r.job_id
         JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
         WHERE r.cluster_id = :cluster AND r.known AND c.holder = :holder
-          AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')
+          AND r.ended_at IS NULL
           AND (c.earlier_contact_at IS NULL OR r.leased_at > c.earlier_contact_at)
         """,
         cluster=cluster_id,
@@ -129,23 +132,27 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
                           decision)
-        SELECT job_id, attempt, cluster_id, 'leased', desired_version, digest, disconnect, sizes::jsonb, assumed::jsonb,
-               decision::jsonb
-        FROM unnest(
-            CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:clusters AS int[]), CAST(:versions AS bigint[]),
-            CAST(:digests AS bigint[]), CAST(:disconnects AS float8[]), CAST(:sizes AS text[]), CAST(:assumed AS text[]),
-            CAST(:decisions AS text[])
-        ) AS n(job_id, attempt, cluster_id, desired_version, digest, disconnect, sizes, assumed, decision)
+        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(
+            job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
+            assumed jsonb, decision jsonb)
         """,
-        jobs=[run.ref.job_key for run in fresh],
-        attempts=[run.ref.attempt for run in fresh],
-        clusters=[run.cluster_id for run in fresh],
-        versions=[run.desired_version for run in fresh],
-        digests=[run.digest for run in fresh],
-        disconnects=[run.disconnect_seconds for run in fresh],
-        sizes=[dumps(run.sizes) for run in fresh],
-        assumed=[dumps(run.assumed) for run in fresh],
-        decisions=[dumps(run.decision) for run in fresh],
+        rows=dumps(
+            [
+                {
+                    "job_id": run.ref.job_key,
+                    "attempt": run.ref.attempt,
+                    "cluster_id": run.cluster_id,
+                    "version": run.desired_version,
+                    "digest": run.digest,
+                    "disconnect": run.disconnect_seconds,
+                    "sizes": run.sizes,
+                    "assumed": run.assumed,
+                    "decision": run.decision,
+                }
+                for run in fresh
+            ]
+        ),
     )
 
 
@@ -156,30 +163,35 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
     await tx.run(
         """
         UPDATE runs SET
-            state = n.state::run_state, generation = n.generation, seq = n.seq, known = n.known,
-            stop_cause = n.stop_cause::stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
-            result = coalesce(n.result::jsonb, runs.result), placement = coalesce(n.placement::jsonb, runs.placement),
+            state = n.state, generation = n.generation, seq = n.seq, known = n.known,
+            stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
+            result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
             started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
                               ELSE runs.started_at END,
             ended_at = CASE WHEN n.over THEN coalesce(runs.ended_at, now()) END
-        FROM unnest(
-            CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:states AS text[]), CAST(:generations AS int[]),
-            CAST(:seqs AS int[]), CAST(:knowns AS bool[]), CAST(:causes AS text[]), CAST(:versions AS bigint[]),
-            CAST(:results AS text[]), CAST(:placements AS text[]), CAST(:overs AS bool[])
-        ) AS n(job_id, attempt, state, generation, seq, known, stop_cause, desired_version, result, placement, over)
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(
+            job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
+            desired_version bigint, result jsonb, placement jsonb, over bool)
         WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
         """,
-        jobs=[change.ref.job_key for change in changes],
-        attempts=[change.ref.attempt for change in changes],
-        states=[change.run.state.value for change in changes],
-        generations=[change.run.generation for change in changes],
-        seqs=[change.run.seq for change in changes],
-        knowns=[change.run.known for change in changes],
-        causes=[None if change.run.stop_cause is None else change.run.stop_cause.value for change in changes],
-        versions=[change.desired_version for change in changes],
-        results=[None if change.result is None else dumps(change.result) for change in changes],
-        placements=[None if change.placement is None else dumps(change.placement) for change in changes],
-        overs=[change.run.state.is_terminal for change in changes],
+        rows=dumps(
+            [
+                {
+                    "job_id": change.ref.job_key,
+                    "attempt": change.ref.attempt,
+                    "state": change.run.state,
+                    "generation": change.run.generation,
+                    "seq": change.run.seq,
+                    "known": change.run.known,
+                    "stop_cause": change.run.stop_cause,
+                    "desired_version": change.desired_version,
+                    "result": change.result,
+                    "placement": change.placement,
+                    "over": change.run.state.is_terminal,
+                }
+                for change in changes
+            ]
+        ),
     )
 
 
@@ -224,7 +236,7 @@ async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
         """
         SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
         FROM runs r JOIN cluster_contacts c USING (cluster_id)
-        WHERE r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping') AND r.disconnect_seconds IS NOT NULL
+        WHERE r.ended_at IS NULL AND r.disconnect_seconds IS NOT NULL
           AND c.lease_until < now()
           AND greatest(c.contact_at, r.leased_at) + make_interval(secs => r.disconnect_seconds + :margin) < now()
         """,
@@ -239,7 +251,7 @@ async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
         """
         SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
         FROM runs r JOIN cluster_contacts c USING (cluster_id)
-        WHERE r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping') AND r.disconnect_seconds IS NOT NULL
+        WHERE r.ended_at IS NULL AND r.disconnect_seconds IS NOT NULL
           AND r.known AND c.earlier_contact_at IS NOT NULL AND r.leased_at <= c.earlier_contact_at
           AND c.earlier_contact_at + make_interval(secs => r.disconnect_seconds + :margin) < now()
         """,

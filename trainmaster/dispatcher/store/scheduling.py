@@ -55,9 +55,16 @@ class Feed:
     """Changes since a cursor. ``unsettled`` says that newer ones are committed but may still be overtaken by older ones."""
 
     cursor: Cursor
-    job_ids: tuple[int, ...]
+    submitted: tuple[tuple[int, int], ...]
+    """First and last key of each submission."""
+    jobs: dict[int, tuple[int, bool]]
+    """By job: the version of its newest event, and whether that one ended the job."""
     others: tuple[tuple[str, int], ...]
     unsettled: bool
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        return tuple(self.jobs)
 
 
 async def start_cursor(tx: Transaction) -> Cursor:
@@ -75,34 +82,41 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
     rows = await tx.all(
         """
         WITH snapshot AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin)
-        SELECT 'job' AS kind, e.job_id AS ref, e.xid < (SELECT xmin FROM snapshot) AS settled
+        SELECT 'job' AS kind, e.job_id AS ref, e.seq AS many,
+               e.details->>'job' IN ('succeeded', 'failed', 'cancelled') AS is_over,
+               e.xid < (SELECT xmin FROM snapshot) AS settled
         FROM events e WHERE e.xid >= CAST(CAST(:cursor AS text) AS xid8)
-        UNION
-        SELECT c.kind, c.ref, c.xid < (SELECT xmin FROM snapshot)
+        UNION ALL
+        SELECT c.kind, c.ref, c.many, false, c.xid < (SELECT xmin FROM snapshot)
         FROM changes c WHERE c.xid >= CAST(CAST(:cursor AS text) AS xid8)
         UNION ALL
-        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), true
+        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), 0, false, true
         """,
         cursor=str(cursor.xid),
     )
-    jobs, others, unsettled, xmin = [], [], False, cursor.xid
+    jobs, submitted, others = dict[int, tuple[int, bool]](), [], set()
+    unsettled, xmin = False, cursor.xid
     for row in rows:
-        if row.kind == "xmin":
-            xmin = int(row.ref)
-        elif not row.settled:
+        kind, ref, many, is_over, settled = row.kind, row.ref, row.many, row.is_over, row.settled
+        if kind == "xmin":
+            xmin = int(ref)
+        elif not settled:
             unsettled = True
-        elif row.kind == "job":
-            jobs.append(row.ref)
+        elif kind == "job":
+            if ref not in jobs or jobs[ref][0] < many:
+                jobs[ref] = (many, bool(is_over))
+        elif kind == "jobs":
+            submitted.append((ref, ref + many - 1))
         else:
-            others.append((row.kind, row.ref))
-    return Feed(Cursor(xmin), tuple(jobs), tuple(others), unsettled)
+            others.add((kind, ref))
+    return Feed(Cursor(xmin), tuple(submitted), jobs, tuple(others), unsettled)
 
 
 _JOBS = """
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
            extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
            r.attempt AS run_attempt, r.cluster_id, r.state AS run_state, r.sizes, coalesce(r.placement, r.assumed) AS placement
-    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')
+    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
 """
 
 
@@ -111,20 +125,30 @@ async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
     return await tx.all(f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
 
 
+async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[Row[Any]]:
+    """Rows of the jobs of one submission that have not ended."""
+    return await tx.all(f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last)
+
+
 async def live_jobs(tx: Transaction) -> Sequence[Row[Any]]:
     """Rows of all jobs that have not ended."""
-    return await tx.all(f"{_JOBS} WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')")
+    return await tx.all(f"{_JOBS} WHERE j.ended_at IS NULL")
 
 
 async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
     return await tx.all("SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=list(ids))
 
 
-async def clusters(tx: Transaction) -> Sequence[Row[Any]]:
+async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequence[Row[Any]]:
+    """Clusters with the last report of their agents: these, or all of them."""
+    if ids is not None and not ids:
+        return []
     return await tx.all(
         """
         SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
-        """
+        WHERE CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[]))
+        """,
+        ids=None if ids is None else list(ids),
     )
 
 

@@ -76,6 +76,14 @@ class SoftState:
             if not self._waiting[place]:
                 del self._waiting[place]
 
+    def wake_here(self, channel: str, keys: Iterable[int]) -> None:
+        """As ``wake``, for this process alone."""
+        self._notify(channel, [str(key) for key in keys])
+
+    def waited_for(self, channel: str) -> list[int]:
+        """The keys that somebody in this process waits for."""
+        return [int(key) for name, key in self._waiting if name == channel and key != EVERYONE]
+
     def relay(self, stream: str, data: bytes) -> None:
         """Pass log chunks on to whoever follows the stream, here or at another api."""
         for queue in self._followers.get(stream, ()):

@@ -71,7 +71,7 @@ def _xid() -> Column[object]:
     return Column("xid", Xid8(), nullable=False, server_default=text("pg_current_xact_id()"))
 
 
-LIVE_RUN = "state IN ('leased', 'accepted', 'pending', 'running', 'stopping')"
+LIVE_RUN = LIVE_JOB = "ended_at IS NULL"
 WAITING_JOB = "state IN ('held', 'queued')"
 
 installation = Table(
@@ -148,6 +148,9 @@ cluster_contacts = Table(
     Column("contact_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
     Column("earlier_contact_at", DateTime(timezone=True)),
     Column("agent_version", Text, nullable=False, server_default=text("''")),
+    Column("checked_count", Integer),
+    Column("checked_digest", BigInteger),
+    Column("checked_at", DateTime(timezone=True)),
     comment="Rewritten at each sync, hence apart from clusters. earlier_contact_at: last contact of the holder before this one.",
 )
 
@@ -218,6 +221,7 @@ changes = Table(
     Column("kind", Text, nullable=False),
     Column("ref", BigInteger, nullable=False),
     _now(),
+    Column("many", Integer, nullable=False, server_default=text("1")),
     Index(None, "xid", "id"),
     comment="The feed of everything the scheduler reads beside jobs: queues, classes, clusters, capacity.",
 )
@@ -235,6 +239,7 @@ job_specs = Table(
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("spec", JSONB(), nullable=False),
+    Column("last_job_id", BigInteger),
 )
 
 jobs = Table(
@@ -243,8 +248,8 @@ jobs = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("version", Integer, nullable=False, server_default=text("1")),
     Column("name", Text, nullable=False),
-    Column("queue_id", Integer, ForeignKey("queues.id"), nullable=False),
-    Column("class_id", SmallInteger, ForeignKey("priority_classes.id"), nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("class_id", SmallInteger, nullable=False),
     Column("priority", SmallInteger, nullable=False, server_default=text("0")),
     Column("shape_id", Integer, nullable=False),
     Column("spec_id", BigInteger, nullable=False),
@@ -262,18 +267,21 @@ jobs = Table(
     Column("ended_at", DateTime(timezone=True)),
     Column("message", Text, nullable=False, server_default=text("''")),
     Column("labels", JSONB()),
-    Index("ix_jobs_waiting", "queue_id", postgresql_where=text(WAITING_JOB)),
-    Index("ix_jobs_live", "id", postgresql_where=text("state NOT IN ('succeeded', 'failed', 'cancelled')")),
-    Index("ix_jobs_release", "hold_until", postgresql_where=text("state = 'held' AND hold_until IS NOT NULL")),
+    Column("parameters", JSONB()),
+    Column("notifies", Boolean, nullable=False, server_default=text("false")),
+    Column("disconnect_seconds", Double),
+    CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
+    Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
+    Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
     Index("ix_jobs_queue", "queue_id", "id"),
 )
 
 runs = Table(
     "runs",
     metadata,
-    Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
     Column("attempt", Integer, nullable=False),
-    Column("cluster_id", Integer, ForeignKey("clusters.id"), nullable=False),
+    Column("cluster_id", Integer, nullable=False),
     Column("state", _enum(RunState, "run_state"), nullable=False),
     Column("generation", Integer, nullable=False, server_default=text("1")),
     Column("seq", Integer, nullable=False, server_default=text("0")),
@@ -291,6 +299,11 @@ runs = Table(
     Column("result", JSONB()),
     Column("decision", JSONB(), nullable=False),
     PrimaryKeyConstraint("job_id", "attempt"),
+    CheckConstraint(
+        "(ended_at IS NOT NULL) ="
+        " (state IN ('succeeded', 'failed', 'cancelled', 'suspended', 'preempted', 'returned', 'lost'))",
+        name="ended",
+    ),
     Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
 )
@@ -321,9 +334,8 @@ cool_downs = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", BigInteger, Identity(), nullable=False),
     Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    _xid(),
+    Column("xid", Xid8(), server_default=text("pg_current_xact_id()")),
     Column("job_id", BigInteger, nullable=False),
     Column("seq", Integer, nullable=False),
     Column("kind", Text, nullable=False),
@@ -333,10 +345,29 @@ events = Table(
     Column("actor", Text, nullable=False, server_default=text("''")),
     Column("message", Text, nullable=False, server_default=text("''")),
     Column("details", JSONB()),
-    PrimaryKeyConstraint("at", "id"),
-    Index("ix_events_feed", "xid", "id"),
-    Index("ix_events_job", "job_id", "seq"),
+    PrimaryKeyConstraint("job_id", "seq", "at"),
+    Index("ix_events_feed", "xid", postgresql_where=text("xid IS NOT NULL")),
     postgresql_partition_by="RANGE (at)",
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("job_id", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("hook", SmallInteger, nullable=False),
+    Column("body", JSONB(), nullable=False),
+    _now(),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("next_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("dead_at", DateTime(timezone=True)),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    Index("ix_outbox_due", "next_at", postgresql_where=text("dead_at IS NULL")),
+    Index("ix_outbox_order", "job_id", "hook", "id", postgresql_where=text("dead_at IS NULL")),
+    Index("ix_outbox_dead", "id", postgresql_where=text("dead_at IS NOT NULL")),
+    Index("ix_outbox_dead_job", "job_id", postgresql_where=text("dead_at IS NOT NULL")),
+    comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up.",
 )
 
 class_reasons = Table(

@@ -136,7 +136,16 @@ async def delete_class(tx: Transaction, class_id: int) -> None:
     await note_change(tx, "class", class_id)
 
 
+async def hold_classes(tx: Transaction, ids: Iterable[int]) -> bool:
+    """Keep these classes from being removed until the transaction ends; False when one of them is gone already."""
+    wanted = sorted(set(ids))
+    rows = await tx.all("SELECT 1 FROM priority_classes WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE", ids=wanted)
+    return len(rows) == len(wanted)
+
+
 async def class_in_use(tx: Transaction, class_id: int) -> bool:
+    """Whether a job has this class; looked at after the class was locked against new ones."""
+    await tx.run("SELECT 1 FROM priority_classes WHERE id = :id FOR UPDATE", id=class_id)
     return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=class_id)).used)
 
 
@@ -163,7 +172,7 @@ async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
         SELECT c.id, c.name, c.spec, c.cordoned, t.lease_until, t.contact_at, t.lease_until > now() AS reachable,
                t.agent_version, p.report, p.received_at,
                (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id
-                AND r.state IN ('leased', 'accepted', 'pending', 'running', 'stopping')) AS live_runs
+                AND r.ended_at IS NULL) AS live_runs
         FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id
         ORDER BY c.name
         """
@@ -200,9 +209,10 @@ async def cordon(tx: Transaction, name: str, cordoned: bool) -> int | None:
 
 
 async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
+    """The cluster, locked, and whether it ever had a run; looked at after the lock was given."""
+    await tx.run("SELECT 1 FROM clusters WHERE name = :name FOR UPDATE", name=name)
     return await tx.first(
-        "SELECT id, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs FROM clusters c"
-        " WHERE name = :name FOR UPDATE",
+        "SELECT id, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs FROM clusters c WHERE name = :name",
         name=name,
     )
 

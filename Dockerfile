@@ -1,0 +1,44 @@
+# One image for every process of Trainmaster; the command says which one runs.
+#
+#   docker build -t trainmaster .
+#   docker run --rm trainmaster serve --help
+
+ARG PYTHON=3.11.16-slim-trixie
+
+FROM python:${PYTHON} AS build
+WORKDIR /build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+RUN python -m venv /opt/trainmaster
+# The locked versions are constraints: what production needs is installed at these versions, the rest of the lists is not.
+COPY requirements/demo.txt requirements/demo.txt
+RUN pip install --constraint requirements/demo.txt hatchling
+COPY pyproject.toml README.md LICENSE ./
+COPY trainmaster trainmaster
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist .
+RUN /opt/trainmaster/bin/pip install --only-binary :all: --constraint requirements/demo.txt "$(ls dist/*.whl)[dispatcher,agent]"
+RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
+
+FROM python:${PYTHON}
+LABEL org.opencontainers.image.title="Trainmaster" \
+      org.opencontainers.image.description="Multi-cluster dispatcher for AI and batch jobs" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.documentation="https://trainmaster.dev/docs"
+# The ids are fixed, so that the owner of a volume means the same on every machine. A new volume takes the owner of the folder
+# that it is mounted on: docker-compose.yml mounts each key by itself, for `admin bootstrap` below /keys, for agents below /agent.
+RUN groupadd --gid 10001 trainmaster \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin trainmaster \
+ && install --directory --owner 10001 --group 10001 --mode 0700 \
+      /keys /keys/admin /keys/agent-private /keys/agent-public /keys/agent-edge \
+      /agent /agent/key /agent/state
+COPY --from=build /opt/trainmaster /opt/trainmaster
+ENV PATH=/opt/trainmaster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /tmp
+# No init is in the image: Docker and Kubernetes bring their own (init: true, shareProcessNamespace). Every process ends on
+# SIGTERM by itself; only an agent with the local runtime needs an init, which buries what its jobs leave behind.
+STOPSIGNAL SIGTERM
+# Each process has another port and another sign of health: docker-compose.yml and the chart name them.
+HEALTHCHECK NONE
+ENTRYPOINT ["trainmaster"]
+CMD ["--help"]

@@ -1,0 +1,34 @@
+"""What benchmarks have in common: quantiles, and the settings of Postgres that a figure depends on."""
+
+import statistics
+from collections.abc import Sequence
+
+from sqlalchemy import create_engine, text
+
+from trainmaster.dispatcher.store.database import driver_url
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Of values in seconds."""
+    return {
+        "p50_seconds": round(quantile(values, 0.5), 4),
+        "p99_seconds": round(quantile(values, 0.99), 4),
+        "mean_seconds": round(statistics.fmean(values), 4),
+        "max_seconds": round(max(values), 4),
+    }
+
+
+def durability(url: str) -> dict[str, str]:
+    """The settings that make a commit safe, as the server has them."""
+    engine = create_engine(driver_url(url))
+    with engine.connect() as connection:
+        names = ("fsync", "full_page_writes", "synchronous_commit")
+        found = {name: str(connection.execute(text(f"SHOW {name}")).scalar_one()) for name in names}
+    engine.dispose()
+    return found

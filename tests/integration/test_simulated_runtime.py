@@ -1,0 +1,185 @@
+"""The simulated runtime on real time: the conformance suite, and what its records promise."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.runtime_suite import (
+    RUNS,
+    SUCCEEDS,
+    A,
+    B,
+    Behaviour,
+    Does,
+    Part,
+    RuntimeConformance,
+    eventually,
+    start_run,
+    stop_run,
+    until_over,
+    until_state,
+)
+from trainmaster.agent.runtime.local.layout import boottime
+from trainmaster.agent.runtime.port import Runtime, RuntimeRefusedError
+from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster.protocol.states import RunState
+from trainmaster.simulation.fleet import FleetCluster
+
+CLUSTER = FleetCluster.model_validate(
+    {"name": "lab", "groups": [{"name": "cpu", "count": 2, "resources": {"cpu": "4", "memory": "8Gi"}}]}
+)
+
+
+class SimulatedLab:
+    """A state directory and the runtime that is open on it; its world is the model itself."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.simulated = SimulatedRuntime(CLUSTER, state_dir=state_dir)
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.simulated
+
+    async def restart(self) -> None:
+        await self.simulated.close()
+        self.simulated = SimulatedRuntime(CLUSTER, state_dir=self.state_dir)
+        await self.simulated.open()
+
+    def template(self, run: str, behaviour: Behaviour) -> dict[str, Any]:
+        variables = {
+            Does.SUCCEED: {"SIM_RUN_TIME": "0s"},
+            Does.EXIT: {"SIM_RUN_TIME": "0s", "SIM_EXIT_CODE": str(behaviour.code)},
+            Does.DIE_BY_SIGNAL: {"SIM_RUN_TIME": "0s", "SIM_SIGNAL": str(behaviour.code)},
+            Does.PRINT: {"SIM_RUN_TIME": "0s", "SIM_OUTPUT": behaviour.text},
+            Does.RUN: {"SIM_RUN_TIME": "forever"},
+            Does.RUN_STUBBORNLY: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "forever"},
+            Does.LEAVE_IN_PEACE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},
+            Does.WAIT_FOR_GATE: {"SIM_RUN_TIME": "forever"},
+        }
+        return {"command": ["simulated"], "env": variables[behaviour.does]}
+
+    def open_gate(self, run: str) -> None:
+        self.simulated.finish(run)
+
+    def living(self, run: str) -> int:
+        cluster = self.simulated.cluster
+        cluster.advance(self.now())
+        return cluster.runs[run].living(cluster.now) if run in cluster.runs else 0
+
+    def ready(self, run: str) -> int:
+        return self.living(run)
+
+    def now(self) -> float:
+        return boottime()
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[SimulatedLab]:
+    lab = SimulatedLab(tmp_path)
+    await lab.simulated.open()
+    try:
+        yield lab
+    finally:
+        await lab.simulated.close()
+
+
+class TestSimulatedRuntime(RuntimeConformance):
+    """The suite, on a model."""
+
+
+async def test_runs_go_on_while_no_agent_is_there(lab: SimulatedLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, extra={"env": {"SIM_RUN_TIME": "200ms"}})))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.simulated.close()
+    over_at = lab.now() + 0.2
+    await eventually(lambda: lab.now() > over_at, "the run is over")
+    await lab.restart()
+    assert lab.runtime.held()[A].state is RunState.SUCCEEDED
+
+
+async def test_two_agents_on_one_directory_are_refused(lab: SimulatedLab) -> None:
+    with pytest.raises(RuntimeRefusedError, match="another agent"):
+        await SimulatedRuntime(CLUSTER, state_dir=lab.state_dir).open()
+
+
+async def test_a_line_that_a_crash_cut_off_is_passed_over(lab: SimulatedLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await lab.simulated.close()
+    with (lab.state_dir / "simulated.jsonl").open("a") as file:
+        file.write('{"at": 1, "sto')
+    await lab.restart()
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    await lab.restart()
+    assert {run: status.state for run, status in lab.runtime.held().items()} == {
+        A: RunState.RUNNING,
+        B: RunState.RUNNING,
+    }
+
+
+async def test_the_file_begins_anew_when_nothing_is_held(lab: SimulatedLab) -> None:
+    file = lab.state_dir / "simulated.jsonl"
+    empty = file.stat().st_size
+    for run in (A, B):
+        await lab.runtime.start(start_run(lab, run, Part(SUCCEEDS)))
+        await until_over(lab, run)
+    await lab.runtime.forget(A)
+    assert file.stat().st_size > empty
+    await lab.runtime.forget(B)
+    assert len(file.read_text().splitlines()) == 1
+
+
+async def test_the_disconnect_limit_counts_from_the_last_answer_across_a_restart(tmp_path: Path) -> None:
+    now = 100.0
+
+    def runtime() -> SimulatedRuntime:
+        return SimulatedRuntime(CLUSTER, lambda: now, state_dir=tmp_path)
+
+    lab, first = SimulatedLab(tmp_path), runtime()
+    await first.open()
+    await first.renew(95.0)
+    await first.start(start_run(lab, A, Part(RUNS), disconnect=20.0, stopGrace="0s"))
+    await first.close()
+    now = 95.0 + 20.0 - 1.0
+    second = runtime()
+    await second.open()
+    assert second.held()[A].state is RunState.LOST
+    await second.close()
+
+
+async def test_another_declaration_is_another_cluster(lab: SimulatedLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await lab.simulated.close()
+    other = SimulatedRuntime(CLUSTER.model_copy(update={"speed": 2.0}), state_dir=lab.state_dir)
+    await other.open()
+    assert other.held() == {}
+    assert other.holder != lab.runtime.holder
+    await other.close()
+
+
+async def test_without_a_directory_each_process_is_another_holder() -> None:
+    assert SimulatedRuntime(CLUSTER).holder != SimulatedRuntime(CLUSTER).holder
+
+
+async def test_held_is_the_same_mapping_and_only_what_changed_is_new(lab: SimulatedLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    held = lab.runtime.held()
+    before = dict(held)
+    await lab.runtime.stop(stop_run(B))
+    assert lab.runtime.held() is held
+    assert held[A] is before[A]
+    assert held[B] is not before[B]
+
+
+async def test_time_may_be_injected() -> None:
+    now = 0.0
+    runtime = SimulatedRuntime(CLUSTER, lambda: now)
+    await runtime.open()
+    await runtime.start(start_run(SimulatedLab(Path()), A, Part(RUNS, extra={"env": {"SIM_RUN_TIME": "1d"}})))
+    assert runtime.held()[A].state is RunState.RUNNING
+    now = 86_400.0
+    assert runtime.held()[A].state is RunState.SUCCEEDED
+    await runtime.close()

@@ -1,0 +1,67 @@
+"""The Dockerfile: pinned, without root, and made of files that exist."""
+
+import re
+import tomllib
+
+import pytest
+
+from tests import dockerfile
+from tests.compose_file import ROOT
+
+BUILD, LAST = dockerfile.stages()
+
+
+@pytest.mark.parametrize("stage", [BUILD, LAST])
+def test_images_are_pinned_to_a_patch_and_named_shortly(stage: dockerfile.Stage) -> None:
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-[a-z]+", stage.image)
+
+
+def test_the_image_has_the_python_for_which_versions_are_locked() -> None:
+    assert "--python-version 3.11 " in (ROOT / "scripts/lock").read_text()
+    assert LAST.image.startswith("python:3.11.")
+
+
+def test_it_does_not_run_as_root() -> None:
+    (user,) = LAST.all("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user.rest)
+    assert f"--uid {user.rest.partition(':')[0]} " in " ".join(run.rest for run in LAST.all("RUN"))
+
+
+def test_the_last_stage_installs_nothing_and_has_no_compiler() -> None:
+    text = " ".join(run.rest for run in LAST.all("RUN"))
+    assert not re.search(r"\b(pip|apt|apt-get|gcc|build-essential)\b", text)
+
+
+def test_only_locked_versions_are_installed() -> None:
+    installs = [run.rest for run in BUILD.all("RUN") if "pip install" in run.rest]
+    assert installs
+    assert all("--constraint requirements/" in line for line in installs)
+
+
+def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
+    copied = [source for stage in (BUILD, LAST) for copy in stage.all("COPY") for source in dockerfile.sources(copy)]
+    assert copied
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert [source for source in copied if not dockerfile.is_sent(source)] == []
+
+
+@pytest.mark.parametrize("path", [".env", ".git", ".venv", "tests", "trainmaster/__pycache__", "requirements/dev.txt"])
+def test_what_the_image_does_not_need_is_not_sent(path: str) -> None:
+    assert not dockerfile.is_sent(path)
+
+
+def test_the_modules_are_sent() -> None:
+    assert dockerfile.is_sent("trainmaster/cli/main.py")
+
+
+def test_its_labels_say_what_it_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    labels = dict(word.split("=", 1) for label in LAST.all("LABEL") for word in label.words)
+    assert labels["org.opencontainers.image.version"] == project["version"]
+    assert labels["org.opencontainers.image.licenses"] == project["license"]
+    assert labels["org.opencontainers.image.documentation"] == project["urls"]["Documentation"]
+
+
+def test_the_command_comes_from_compose_and_so_does_the_health_check() -> None:
+    assert [instruction.rest for instruction in LAST.all("ENTRYPOINT")] == ['["trainmaster"]']
+    assert [instruction.rest for instruction in LAST.all("HEALTHCHECK")] == ["NONE"]

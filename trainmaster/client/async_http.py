@@ -1,0 +1,197 @@
+"""The client on an event loop: the verbs of ``http.Client``, awaited."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self, overload
+
+import httpx
+
+from trainmaster.client import config
+from trainmaster.client.async_transport import AsyncTransport
+from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.core import Retries
+from trainmaster.client.steps import Terms
+from trainmaster.client.streams import Ended, LogPiece, Notice
+from trainmaster.client.values import (
+    Acted,
+    BulkActed,
+    ClusterView,
+    DeadLetter,
+    JobFilter,
+    KeyView,
+    NewKey,
+    Page,
+    QueueView,
+    Why,
+)
+from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+
+_RETRIES = Retries()
+
+
+class AsyncClient:
+    """What ``Client`` does, in the same words, with ``await`` and ``async for``. For one event loop.
+
+    Leave an ``async for`` over ``watch`` or ``logs`` early within ``contextlib.aclosing``, so that its connection is closed at once.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: Retries = _RETRIES,
+        on_retry: Callable[[TrainmasterError, float], None] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        context = config.Context(url, key) if url and key else config.load(url, key)
+        self._transport = AsyncTransport(context.url, context.key, transport=transport, sleep=sleep)
+        self._verbs = Verbs(Terms(retries, timeout, on_retry, clock))
+        self._run = self._transport.run
+        self._iterate = self._transport.iterate
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # Jobs
+
+    async def submit(self, specs: Spec | Sequence[Spec], *, idempotency_key: str | None = None) -> list[str]:
+        return await self._run(self._verbs.submit(specs, idempotency_key))
+
+    async def submit_parameters(
+        self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
+    ) -> list[str]:
+        return await self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
+
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[Page, None]:
+        return self._iterate(self._verbs.pages(wanted, page_size))
+
+    def jobs(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[JobView, None]:
+        return self._iterate(self._verbs.jobs(wanted, page_size))
+
+    async def job(self, job: str) -> JobView:
+        return await self._run(self._verbs.job(job))
+
+    async def why(self, job: str) -> Why:
+        return await self._run(self._verbs.why(job))
+
+    async def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
+        return await self._run(self._verbs.events(job, after, limit))
+
+    def watch(
+        self, job: str, after: int = 0, *, timeout: float | None = None
+    ) -> AsyncGenerator[EventView | Notice | Ended, None]:
+        return self._iterate(self._verbs.watch(job, after, timeout))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        follow: bool = False,
+        role: str | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+        tail_bytes: int = 65_536,
+    ) -> AsyncGenerator[LogPiece | Notice | Ended, None]:
+        return self._iterate(self._verbs.logs(job, follow, role, index, attempt, tail_bytes))
+
+    @overload
+    async def wait(self, job: str, timeout: float | None = None, *, check: bool = False) -> JobView: ...
+    @overload
+    async def wait(
+        self, job: list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> list[JobView]: ...
+    async def wait(
+        self, job: str | list[str] | tuple[str, ...], timeout: float | None = None, *, check: bool = False
+    ) -> JobView | list[JobView]:
+        return await self._run(self._verbs.wait(job, timeout, check))
+
+    async def cancel(self, job: str) -> Acted:
+        return await self.act(job, "cancel")
+
+    async def suspend(self, job: str) -> Acted:
+        return await self.act(job, "suspend")
+
+    async def resume(self, job: str) -> Acted:
+        return await self.act(job, "resume")
+
+    async def retry(self, job: str) -> Acted:
+        return await self.act(job, "retry")
+
+    async def act(self, job: str, action: Action) -> Acted:
+        return await self._run(self._verbs.act(job, action))
+
+    async def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False) -> BulkActed:
+        return await self._run(self._verbs.bulk(action, wanted, dry_run))
+
+    async def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
+        return await self._run(self._verbs.change(job, priority, priority_class))
+
+    async def bulk_change(
+        self,
+        wanted: JobFilter,
+        *,
+        priority: int | None = None,
+        priority_class: str | None = None,
+        dry_run: bool = False,
+    ) -> BulkActed:
+        return await self._run(self._verbs.bulk_change(wanted, priority, priority_class, dry_run))
+
+    # Tenants, clusters and keys
+
+    async def queues(self) -> list[QueueView]:
+        return await self._run(self._verbs.queues())
+
+    async def clusters(self) -> list[ClusterView]:
+        return await self._run(self._verbs.clusters())
+
+    async def objects(self, kind: Kind) -> list[dict[str, Any]]:
+        return await self._run(self._verbs.objects(kind))
+
+    async def get_object(self, kind: Kind, name: str) -> dict[str, Any]:
+        return await self._run(self._verbs.get_object(kind, name))
+
+    async def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._run(self._verbs.put(kind, name, body))
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        await self._run(self._verbs.delete(kind, name))
+
+    async def cordon(self, cluster: str, *, on: bool = True) -> None:
+        await self._run(self._verbs.cordon(cluster, on))
+
+    async def keys(self) -> list[KeyView]:
+        return await self._run(self._verbs.keys())
+
+    async def make_key(self, spec: KeySpec) -> NewKey:
+        return await self._run(self._verbs.make_key(spec))
+
+    async def revoke_key(self, key_id: int) -> None:
+        await self._run(self._verbs.revoke_key(key_id))
+
+    # Webhooks
+
+    def dead_letters(self, page_size: int = PAGE) -> AsyncGenerator[DeadLetter, None]:
+        return self._iterate(self._verbs.dead_letters(page_size))
+
+    async def retry_dead_letter(self, letter: int) -> DeadLetter:
+        return await self._run(self._verbs.retry_dead_letter(letter))
+
+    async def drop_dead_letter(self, letter: int) -> None:
+        await self._run(self._verbs.drop_dead_letter(letter))

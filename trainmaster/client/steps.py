@@ -1,0 +1,203 @@
+"""How calls and streams go, step by step, as generators that yield what is to be done next. Sans-I/O.
+
+A procedure yields effects and is given what they brought, or has their error thrown into it. A transport does the effects, with
+or without ``await``; so retries, reconnecting and waiting are written once, here and in ``verbs.py``.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from trainmaster.client import core
+from trainmaster.client.core import Request, Response, Retries
+from trainmaster.client.errors import SilentError
+from trainmaster.client.streams import Notice, Stream
+from trainmaster.protocol.errors import ProblemError, TrainmasterError, UnreachableError
+
+Item = TypeVar("Item")
+TellItem = TypeVar("TellItem", covariant=True)
+Value = TypeVar("Value")
+
+_SILENT_SECONDS = 60.0
+_LATE_SECONDS = 0.5
+_LEAST_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request and bring its Response, whatever it says. Fails with UnreachableError."""
+
+    request: Request
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Send a request and bring its Response with its body, or, if it is a success, without: ``Read`` brings that in pieces.
+
+    ``seconds``: how long to wait for the answer, and later for each piece.
+    """
+
+    request: Request
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Bring the next bytes of what was opened last; None at its end. Fails with SilentError and UnreachableError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close what was opened last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Generic[TellItem]):
+    """Hand an item to who iterates. Without anybody iterating it is dropped."""
+
+    item: TellItem
+
+
+Effect: TypeAlias = Send | Open | Read | Close | Sleep
+Reply: TypeAlias = Response | bytes | None
+Steps: TypeAlias = Generator[Effect, Reply, Value]
+"""A procedure with a value in the end."""
+Telling: TypeAlias = Generator[Effect | Tell[Item], Reply, Value]
+"""A procedure that tells items on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms requests are sent, and where time and chance come from."""
+
+    retries: Retries
+    answer_seconds: float
+    on_retry: Callable[[TrainmasterError, float], None] | None = None
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+
+
+class Course(Generic[Item, Value]):
+    """A procedure under way, for a transport: it does what ``step`` says and stores what that brought."""
+
+    def __init__(self, steps: Telling[Item, Value]) -> None:
+        self._steps = steps
+        self.brought: Reply = None
+        self.failed: TrainmasterError | None = None
+        self.value: Value
+
+    def step(self) -> Effect | Tell[Item] | None:
+        """What is to be done next; None at the end, when ``value`` is set. Raises what the procedure raises."""
+        brought, self.brought = self.brought, None
+        failed, self.failed = self.failed, None
+        try:
+            return self._steps.send(brought) if failed is None else self._steps.throw(failed)
+        except StopIteration as done:
+            self.value = done.value
+            return None
+
+
+def send(terms: Terms, request: Request, within: float | None = None) -> Steps[Response]:
+    """The answer, which is a success. What may pass is tried again until the deadline, or for ``within`` seconds."""
+    ends = terms.clock() + (terms.retries.deadline_seconds if within is None else within)
+    tries = 0
+    while True:
+        try:
+            response = cast(Response, (yield Send(request, _bounded(terms.answer_seconds, ends - terms.clock()))))
+            if tries and request.method == "DELETE" and response.status == 404:
+                return Response(204, {}, b"")  # the first try did it, and its answer was lost
+            core.check(response)
+            return response
+        except (ProblemError, UnreachableError) as error:
+            tries += 1
+            pause = _pause(terms, request, tries, error, ends)
+        yield Sleep(pause)
+
+
+def follow(
+    terms: Terms, stream: Stream[Item], timeout: float | None, *, known: bool = False
+) -> Telling[Item | Notice, None]:
+    """All of a stream. The first connection is tried as any request is; a lost one is sought until the time is up.
+
+    ``known``: the dispatcher has answered before, so that the first connection is sought in the same way.
+    """
+    ends = terms.clock() + (inf if timeout is None else timeout)
+    gives_up = terms.clock() + terms.retries.deadline_seconds
+    tries, pause = 0, 0.0
+    while not stream.over and terms.clock() < ends:
+        opened = terms.clock()
+        lost = yield from _read_on(terms, stream, ends)
+        if lost is None:
+            return
+        yield Close()
+        stream.lost()
+        known = known or lost.connected
+        if terms.clock() >= ends:
+            return
+        if lost.connected and isinstance(lost.error, SilentError):
+            continue
+        if lost.told or terms.clock() - opened > pause:
+            tries = 0  # it brought something, or held for longer than was waited for it
+        tries += 1
+        if not known:
+            pause = _pause(terms, stream.request(), tries, lost.error, gives_up)
+        else:
+            if tries == 1:
+                yield Tell(Notice(f"{lost.error}; trying again"))
+            pause = min(terms.retries.back_off(tries, terms.chance()), ends - terms.clock())
+        yield Sleep(pause)
+
+
+@dataclass(slots=True)
+class _Lost:
+    """How a connection was lost before all was told."""
+
+    connected: bool = False
+    told: bool = False
+    error: TrainmasterError = field(default_factory=lambda: UnreachableError("the connection ended early"))
+
+
+def _read_on(terms: Terms, stream: Stream[Item], ends: float) -> Telling[Item, _Lost | None]:
+    """What one connection brings; None when that was the rest. Raises what a further connection would bring, too."""
+    lost = _Lost()
+    try:
+        silent = _bounded(_SILENT_SECONDS, ends - terms.clock())
+        core.check(cast(Response, (yield Open(stream.request(), silent))))
+        lost.connected = True
+        while (data := cast(bytes | None, (yield Read()))) is not None:
+            for item in stream.feed(data):
+                lost.told = True
+                yield Tell(item)
+            if stream.over:
+                return None
+            if ends - terms.clock() < silent - _LATE_SECONDS:
+                raise SilentError("the time is nearly up")  # the next read would outlast it
+    except (ProblemError, UnreachableError) as error:
+        if not core.is_passing(error):
+            raise
+        lost.error = error
+        return lost
+    return None if stream.may_end else lost
+
+
+def _bounded(seconds: float, left: float) -> float:
+    return min(seconds, max(left, _LEAST_SECONDS))
+
+
+def _pause(terms: Terms, request: Request, tries: int, error: TrainmasterError, ends: float) -> float:
+    """Seconds until the next try, which ``on_retry`` is told of. Raises ``error`` when there is none."""
+    pause = terms.retries.pause(request, tries, error, ends - terms.clock(), terms.chance())
+    if pause is None:
+        raise error
+    if terms.on_retry is not None:
+        terms.on_retry(error, pause)
+    return pause

@@ -1,0 +1,226 @@
+"""What each verb of the client does, as steps: which requests are sent and what their answers mean. Sans-I/O.
+
+``http.Client`` and ``async_http.AsyncClient`` run these and add nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from trainmaster.client import calls, core
+from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.core import Request
+from trainmaster.client.errors import JobFailedError, WaitTimeoutError
+from trainmaster.client.steps import Item, Steps, Tell, Telling, Terms, follow, send
+from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
+from trainmaster.client.values import (
+    Acted,
+    BulkActed,
+    ClusterView,
+    DeadLetter,
+    DeadLetters,
+    JobFilter,
+    KeyView,
+    NewKey,
+    Page,
+    QueueView,
+    Why,
+)
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.states import JobState
+from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+
+Model = TypeVar("Model", bound=BaseModel)
+
+PAGE = 500
+ALL = JobFilter()
+_LAST_LOOK_SECONDS = 1.0
+
+
+class Verbs:
+    """Each verb gives steps for a transport."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    # Jobs
+
+    def submit(self, specs: Spec | Sequence[Spec], idempotency_key: str | None) -> Steps[list[str]]:
+        given = [specs] if isinstance(specs, Mapping | JobSpec) else list(specs)
+        return self._ids(calls.submit(given, idempotency_key))
+
+    def submit_parameters(
+        self, spec: Spec, parameters: Sequence[Parameters], idempotency_key: str | None
+    ) -> Steps[list[str]]:
+        return self._ids(calls.submit_parameters(spec, parameters, idempotency_key))
+
+    def pages(self, wanted: JobFilter, page_size: int) -> Telling[Page, None]:
+        return self._pages(wanted, page_size, lambda page: (page,))
+
+    def jobs(self, wanted: JobFilter, page_size: int) -> Telling[JobView, None]:
+        return self._pages(wanted, page_size, lambda page: page.jobs)
+
+    def _pages(self, wanted: JobFilter, page_size: int, items: Callable[[Page], Sequence[Item]]) -> Telling[Item, None]:
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.list_jobs(wanted, cursor, page_size), Page)
+            for item in items(page):
+                yield Tell(item)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def job(self, job: str) -> Steps[JobView]:
+        return self._model(calls.show_job(job), JobView)
+
+    def why(self, job: str) -> Steps[Why]:
+        return self._model(calls.why(job), Why)
+
+    def events(self, job: str, after: int, limit: int) -> Steps[list[EventView]]:
+        return self._models(calls.events(job, after, limit), "events", EventView)
+
+    def watch(self, job: str, after: int, timeout: float | None) -> Telling[EventView | Notice | Ended, None]:
+        return follow(self._terms, Watch(job, after), timeout)
+
+    def logs(
+        self, job: str, wanted: bool, role: str | None, index: int | None, attempt: int | None, tail_bytes: int
+    ) -> Telling[LogPiece | Notice | Ended, None]:
+        return follow(self._terms, LogTail(job, wanted, role, index, attempt, tail_bytes), None)
+
+    def wait(
+        self, job: str | Sequence[str], timeout: float | None, check: bool
+    ) -> Telling[Any, JobView | list[JobView]]:
+        """Once the dispatcher has answered, it may be away for as long as there is time."""
+        ends = None if timeout is None else self._terms.clock() + timeout
+        jobs = []
+        for one in [job] if isinstance(job, str) else job:
+            jobs.append((yield from self._wait(one, ends)))  # noqa: PERF401 - a comprehension cannot yield
+        if check:
+            _check(jobs)
+        return jobs[0] if isinstance(job, str) else jobs
+
+    def _wait(self, job: str, ends: float | None) -> Telling[Any, JobView]:
+        now = yield from self.job(job)
+        while not now.state.is_terminal:
+            left = self._left(ends)
+            if left is not None and left <= 0:
+                break
+            yield from follow(self._terms, Watch(job, now.version), left, known=True)
+            now = yield from self._look_again(now, ends)
+        return now
+
+    def _look_again(self, last: JobView, ends: float | None) -> Steps[JobView]:
+        """The job as it is, or as it was last seen if the dispatcher stays away until the time is up."""
+        left = self._left(ends)
+        within = float("inf") if left is None else max(left, _LAST_LOOK_SECONDS)
+        try:
+            return (yield from self._model(calls.show_job(last.id), JobView, within))
+        except TrainmasterError as error:
+            if core.is_passing(error):
+                return last
+            raise
+
+    def _left(self, ends: float | None) -> float | None:
+        return None if ends is None else ends - self._terms.clock()
+
+    def act(self, job: str, action: Action) -> Steps[Acted]:
+        return self._model(calls.act(job, action), Acted)
+
+    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool) -> Steps[BulkActed]:
+        return self._model(calls.bulk(action, wanted, dry_run=dry_run), BulkActed)
+
+    def change(self, job: str, priority: int | None, priority_class: str | None) -> Steps[JobView]:
+        return self._model(calls.change(job, _patch(priority, priority_class)), JobView)
+
+    def bulk_change(
+        self, wanted: JobFilter, priority: int | None, priority_class: str | None, dry_run: bool
+    ) -> Steps[BulkActed]:
+        return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkActed)
+
+    # Tenants, clusters and keys
+
+    def queues(self) -> Steps[list[QueueView]]:
+        return self._models(calls.list_objects("Queue"), calls.COLLECTIONS["Queue"][1], QueueView)
+
+    def clusters(self) -> Steps[list[ClusterView]]:
+        return self._models(calls.list_objects("Cluster"), calls.COLLECTIONS["Cluster"][1], ClusterView)
+
+    def objects(self, kind: Kind) -> Steps[list[dict[str, Any]]]:
+        value = yield from self._value(calls.list_objects(kind))
+        found: list[dict[str, Any]] = value[calls.COLLECTIONS[kind][1]]
+        return found
+
+    def get_object(self, kind: Kind, name: str) -> Steps[dict[str, Any]]:
+        for item in (yield from self.objects(kind)):
+            if item.get("path", item.get("name")) == name:
+                return item
+        raise ProblemError(Code.NOT_FOUND, f"there is no {kind} {name!r}")
+
+    def put(self, kind: Kind, name: str, body: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        return self._value(calls.put_object(kind, name, body))
+
+    def delete(self, kind: Kind, name: str) -> Steps[None]:
+        yield from self._value(calls.delete_object(kind, name))
+
+    def cordon(self, cluster: str, on: bool) -> Steps[None]:
+        yield from self._value(calls.cordon(cluster, on=on))
+
+    def keys(self) -> Steps[list[KeyView]]:
+        return self._models(calls.list_keys(), "keys", KeyView)
+
+    def make_key(self, spec: KeySpec) -> Steps[NewKey]:
+        return self._model(calls.make_key(spec), NewKey)
+
+    def revoke_key(self, key_id: int) -> Steps[None]:
+        yield from self._value(calls.revoke_key(key_id))
+
+    # Webhooks
+
+    def dead_letters(self, page_size: int) -> Telling[DeadLetter, None]:
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.dead_letters(cursor, page_size), DeadLetters)
+            for letter in page.dead:
+                yield Tell(letter)
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def retry_dead_letter(self, letter: int) -> Steps[DeadLetter]:
+        return self._model(calls.retry_dead_letter(letter), DeadLetter)
+
+    def drop_dead_letter(self, letter: int) -> Steps[None]:
+        yield from self._value(calls.drop_dead_letter(letter))
+
+    # Sending
+
+    def _value(self, request: Request) -> Steps[Any]:
+        return core.read_value((yield from send(self._terms, request)))
+
+    def _model(self, request: Request, model: type[Model], within: float | None = None) -> Steps[Model]:
+        return core.read_model((yield from send(self._terms, request, within)), model)
+
+    def _models(self, request: Request, field: str, model: type[Model]) -> Steps[list[Model]]:
+        value = yield from self._value(request)
+        return [model.model_validate(item) for item in value[field]]
+
+    def _ids(self, request: Request) -> Steps[list[str]]:
+        value = yield from self._value(request)
+        return [item["id"] for item in value["jobs"]]
+
+
+def _check(jobs: Sequence[JobView]) -> None:
+    """Raise JobFailedError, or WaitTimeoutError, unless all jobs succeeded."""
+    failed = [job for job in jobs if job.state.is_terminal and job.state is not JobState.SUCCEEDED]
+    if failed:
+        raise JobFailedError(failed)
+    late = [job for job in jobs if not job.state.is_terminal]
+    if late:
+        raise WaitTimeoutError(late)
+
+
+def _patch(priority: int | None, priority_class: str | None) -> dict[str, Any]:
+    fields = {"priority": priority, "priorityClass": priority_class}
+    return {name: value for name, value in fields.items() if value is not None}

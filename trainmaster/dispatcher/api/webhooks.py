@@ -1,0 +1,46 @@
+"""Routes of webhook messages that were given up."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.context import App, Person, answer, once
+from trainmaster.dispatcher.services import reading, webhooks
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store.database import Transaction
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+
+
+@router.get("/dead")
+async def list_dead(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
+    """A page of messages that were given up, newest first; users see those of their own queues."""
+    async with state.stores.database.transaction() as tx:
+        found = await webhooks.dead_letters(tx, caller, reading.read_cursor(cursor), limit + 1)
+    page = found[:limit]
+    more = reading.make_cursor(page[-1]["id"]) if len(found) > limit else None
+    return answer({"dead": page, "next": more})
+
+
+@router.post("/dead/{letter}/retry")
+async def retry_dead(letter: int, request: Request, state: App, caller: Person) -> Response:
+    """Try a message again, as often and as long as a new one."""
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        return 200, await webhooks.retry_dead_letter(tx, caller, letter)
+
+    return await once(
+        request, state, caller, await request.body(), work, action="retry webhook", target=f"delivery {letter}"
+    )
+
+
+@router.delete("/dead/{letter}", status_code=204)
+async def drop_dead(letter: int, state: App, caller: Person) -> Response:
+    """Forget a message."""
+    async with state.stores.database.transaction() as tx:
+        await webhooks.drop_dead_letter(tx, caller, letter)
+        await keys.note_audit(tx, caller, "drop webhook", f"delivery {letter}", request_id.get())
+    return Response(status_code=204)

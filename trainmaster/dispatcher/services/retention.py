@@ -1,0 +1,103 @@
+"""Retention: what is older than the settings say is removed, in steps of one short transaction each.
+
+Each step takes a lock for itself. Who finds it taken stops: somebody else is at it, and begins where nothing was forgotten.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.store import retention as store
+from trainmaster.dispatcher.store.database import Database, Transaction
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, ProblemError
+
+log = logging.getLogger(__name__)
+
+BATCH = 1000
+Step = Callable[[Transaction, float, int], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class Removed:
+    """What one turn did. ``finished``: it came to the end of all that is old."""
+
+    partitions: int = 0
+    jobs: int = 0
+    finished: bool = False
+
+
+class _OthersTurnError(Exception):
+    """Another process removes what is old."""
+
+
+class Retention:
+    """One turn. ``goes_on`` is asked between the steps."""
+
+    def __init__(
+        self, database: Database, settings: Settings, goes_on: Callable[[], bool] = lambda: True, batch: int = BATCH
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._goes_on = goes_on
+        self._batch = batch
+        self.removed = Removed()
+
+    async def run(self) -> Removed:
+        """Raises ProblemError when the store is away; what was removed until then stays so."""
+        keep = self._settings
+        steps: tuple[tuple[Step, str], ...] = (
+            (store.remove_stray_events, keep.keep_events),
+            (store.remove_idempotency_keys, keep.keep_idempotency),
+            (store.remove_audit, keep.keep_audit),
+            (store.remove_changes, keep.keep_changes),
+            (store.remove_dead_letters, keep.keep_dead_letters),
+        )
+        try:
+            await self._partitions(parse_duration(keep.keep_events))
+            for step, kept in steps:
+                await self._repeat(step, parse_duration(kept))
+            await self._jobs(parse_duration(keep.keep_jobs))
+            self.removed.finished = self._goes_on()
+        except _OthersTurnError:
+            log.info("another worker removes what is old")
+        if self.removed.partitions or self.removed.jobs:
+            log.info("old things were removed", extra=asdict(self.removed))
+        return self.removed
+
+    async def _partitions(self, seconds: float) -> None:
+        async with self._database.transaction() as tx:
+            names = await store.old_partitions(tx, seconds)
+        for name in names:
+            try:
+                async with self._database.transaction() as tx:
+                    await self._begin(tx)
+                    await store.drop_partition(tx, name)
+                self.removed.partitions += 1
+            except ProblemError as error:
+                if error.code is not Code.TOO_BUSY:
+                    raise
+                log.info("%s is in use; it is dropped another time", name)
+                return
+
+    async def _repeat(self, step: Step, seconds: float) -> None:
+        more = True
+        while more and self._goes_on():
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                more = await step(tx, seconds, self._batch)
+
+    async def _jobs(self, seconds: float) -> None:
+        after: int | None = 0
+        while after is not None and self._goes_on():
+            async with self._database.transaction() as tx:
+                await self._begin(tx)
+                stretch = await store.look_for_ended(tx, after, seconds, self._batch)
+                if stretch.ended:
+                    self.removed.jobs += await store.remove_jobs(tx, stretch.ended, seconds)
+            after = None if stretch.is_young else stretch.last
+
+    async def _begin(self, tx: Transaction) -> None:
+        if not await store.take_turn(tx):
+            raise _OthersTurnError

@@ -1,0 +1,71 @@
+"""The side jobs. Each looks in Postgres for what is to be done, so that losing, repeating or doubling a task changes nothing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from trainmaster.dispatcher.services.retention import Removed, Retention
+from trainmaster.dispatcher.services.webhooks import Relay, Tally, Terms
+from trainmaster.dispatcher.store.database import Database
+from trainmaster.dispatcher.worker.http import Poster
+from trainmaster.dispatcher.worker.side import Side
+from trainmaster.protocol.errors import ProblemError
+
+log = logging.getLogger(__name__)
+
+RELAY, RETENTION = "relay", "retention"
+_RELAY_SECONDS = 300.0
+_RETENTION_SECONDS = 900.0
+
+
+def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
+    """The tasks of one worker process, by name."""
+    return {
+        RELAY: _alone(lambda: side.run(lambda database: relay(database, side))),
+        RETENTION: _alone(lambda: side.run(lambda database: retention(database, side))),
+    }
+
+
+def _alone(work: Callable[[], object]) -> Callable[[], None]:
+    """Do nothing where this process is at it already: a second one would only share its core."""
+    busy = threading.Lock()
+
+    def run() -> None:
+        if busy.acquire(blocking=False):
+            try:
+                work()
+            except ProblemError as error:
+                log.warning("a side job was cut short: %s", error)
+                raise
+            finally:
+                busy.release()
+
+    return run
+
+
+def _goes_on(side: Side, seconds: float) -> Callable[[], bool]:
+    ends = time.monotonic() + seconds
+    return lambda: time.monotonic() < ends and not side.stopping()
+
+
+async def relay(database: Database, side: Side) -> Tally:
+    """Bring out webhook messages that are due. Ends after a while even if there are always more, so that the task is acknowledged."""
+    settings = side.settings
+    if not settings.webhook_secrets:
+        return Tally()
+    terms = Terms.of(settings)
+    poster = Poster(
+        terms.policy, settings.webhook_timeout_seconds, settings.webhook_post_seconds, at_once=terms.at_once_each
+    )
+    async with poster:
+        tally = await Relay(database, terms, poster, _goes_on(side, _RELAY_SECONDS)).run()
+    if tally != Tally():
+        log.info("webhook messages", extra=asdict(tally))
+    return tally
+
+
+async def retention(database: Database, side: Side) -> Removed:
+    """Remove what is older than the settings say."""
+    return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()

@@ -1,0 +1,12 @@
+"""What the processes measure of themselves: definitions, and the page that Prometheus reads.
+
+It knows nothing of the rest of the system; who measures imports it, never the other way round.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("prometheus_client") is None:
+    raise ModuleNotFoundError(
+        "metrics need the package prometheus-client: install trainmaster[agent] or trainmaster[dispatcher]",
+        name="prometheus_client",
+    )

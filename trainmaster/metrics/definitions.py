@@ -1,0 +1,153 @@
+"""Every metric of the system. What each means for people is in ``docs/reference/metrics.md``; a test holds the two together.
+
+No label ever names a job, a run, a session, a key or a raw path: the number of series depends on queues, classes, clusters and
+routes alone. Observe batches by ``inc(n)`` and keep the child of ``labels(...)`` where a loop would ask for it again.
+"""
+
+from trainmaster.metrics.kinds import Book, Process
+
+_API, _SCHEDULER, _WORKER, _BEAT, _AGENT = (
+    Process.API,
+    Process.SCHEDULER,
+    Process.WORKER,
+    Process.BEAT,
+    Process.AGENT,
+)
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_WAITS = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0)
+
+BOOK = Book()
+
+build_info = BOOK.gauge(
+    "build_info",
+    "Always 1; says which version of which process this is.",
+    *Process,
+    labels=("process", "version"),
+)
+
+# -- stores, as each process finds them
+
+postgres_away = BOOK.gauge("postgres_away", "1 while this process cannot reach Postgres.", _API, _SCHEDULER)
+redis_away = BOOK.gauge("redis_away", "1 while this process cannot reach the Redis that is set.", _API, _SCHEDULER)
+store_connections_in_use = BOOK.gauge(
+    "store_connections_in_use", "Connections to Postgres that transactions hold now.", _API, _SCHEDULER
+)
+store_connections_limit = BOOK.gauge(
+    "store_connections_limit", "Connections to Postgres that this process may open.", _API, _SCHEDULER
+)
+store_failures = BOOK.counter(
+    "store_failures", "Transactions given up because Postgres did not answer.", _API, _SCHEDULER
+)
+
+# -- the api
+
+http_requests = BOOK.counter(
+    "http_requests", "Requests answered, by route template.", _API, labels=("method", "route", "status")
+)
+http_request_seconds = BOOK.histogram(
+    "http_request_seconds",
+    "Time from a request's head to the end of its answer.",
+    _API,
+    labels=("method", "route"),
+    buckets=_SHORT,
+)
+http_bodies_refused = BOOK.counter("http_bodies_refused", "Requests refused because their body was too large.", _API)
+reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
+for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
+    reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see the rise to a first value
+agent_sessions = BOOK.counter(
+    "agent_sessions", "Sessions that agents began; each supersedes the one before.", _API, labels=("cluster",)
+)
+agent_superseded = BOOK.counter(
+    "agent_superseded", "Syncs refused because a newer session has taken over.", _API, labels=("cluster",)
+)
+runs_ended = BOOK.counter(
+    "runs_ended",
+    "Runs that ended, by how; category is empty unless they failed.",
+    _API,
+    _SCHEDULER,
+    labels=("cluster", "end", "category"),
+)
+
+# -- the scheduler
+
+leader = BOOK.gauge("leader", "1 while this scheduler believes that it leads.", _SCHEDULER)
+cycle_seconds = BOOK.histogram(
+    "cycle_seconds", "Time of a leader's cycle: decide and apply.", _SCHEDULER, buckets=_SHORT
+)
+absorb_seconds = BOOK.histogram(
+    "absorb_seconds", "Time to take in what has changed in the store.", _SCHEDULER, buckets=_SHORT
+)
+decide_seconds = BOOK.histogram("decide_seconds", "Time to decide on a plan.", _SCHEDULER, buckets=_SHORT)
+apply_seconds = BOOK.histogram("apply_seconds", "Time to store a plan.", _SCHEDULER, buckets=_SHORT)
+decisions = BOOK.counter(
+    "decisions",
+    "Decisions on single jobs: applied, or dropped because the job had changed.",
+    _SCHEDULER,
+    labels=("outcome",),
+)
+starts = BOOK.counter("starts", "Runs granted to clusters.", _SCHEDULER, labels=("cluster",))
+wait_seconds = BOOK.histogram(
+    "wait_seconds",
+    "Time from a job's submission to its first dispatch.",
+    _SCHEDULER,
+    labels=("priority_class",),
+    buckets=_WAITS,
+)
+wakeups = BOOK.counter(
+    "wakeups", "Ends of the scheduler's waits: woken, or looked by itself.", _SCHEDULER, labels=("by",)
+)
+feed_lag_seconds = BOOK.picture(
+    "feed_lag_seconds", "Age of the oldest change that this scheduler has not taken in.", _SCHEDULER
+)
+feed_rows_unsettled = BOOK.picture(
+    "feed_rows_unsettled", "Changes that this scheduler has not taken in; counted up to 100,000.", _SCHEDULER
+)
+
+# -- the store's content, measured by the leader alone
+
+jobs = BOOK.picture("jobs", "Jobs that have not ended.", _SCHEDULER, labels=("queue", "state"))
+oldest_queued_seconds = BOOK.picture(
+    "oldest_queued_seconds",
+    "Time since the submission of the oldest queued job that was never dispatched.",
+    _SCHEDULER,
+    labels=("priority_class",),
+)
+wait_target_seconds = BOOK.picture(
+    "wait_target_seconds", "The longest wait that a priority class promises.", _SCHEDULER, labels=("priority_class",)
+)
+cluster_contact_age_seconds = BOOK.picture(
+    "cluster_contact_age_seconds", "Time since an agent's last sync was stored.", _SCHEDULER, labels=("cluster",)
+)
+cluster_lease_left_seconds = BOOK.picture(
+    "cluster_lease_left_seconds",
+    "Time left of a cluster's session lease; negative once it has run out.",
+    _SCHEDULER,
+    labels=("cluster",),
+)
+lease_seconds = BOOK.picture("lease_seconds", "L: how long a session lease is granted.", _SCHEDULER)
+outbox_rows = BOOK.picture(
+    "outbox_rows", "Webhook messages: waiting, or dead after all attempts.", _SCHEDULER, labels=("state",)
+)
+outbox_oldest_seconds = BOOK.picture(
+    "outbox_oldest_seconds", "Age of the oldest webhook message that waits; 0 without one.", _SCHEDULER
+)
+log_streams = BOOK.picture("log_streams", "Log streams that somebody follows.", _SCHEDULER)
+measuring_seconds = BOOK.picture("measuring_seconds", "Time that the last measurement of the store took.", _SCHEDULER)
+
+# -- side jobs
+
+tasks = BOOK.counter("tasks", "Side jobs done, by how they ended.", _WORKER, labels=("task", "outcome"))
+task_seconds = BOOK.histogram("task_seconds", "Time of a side job.", _WORKER, labels=("task",), buckets=_SHORT)
+
+# -- the agent
+
+agent_lease_margin_seconds = BOOK.gauge(
+    "agent_lease_margin_seconds",
+    "Time the session lease still had when its renewal was answered; negative: it had run out.",
+    _AGENT,
+)
+agent_lease_seconds = BOOK.gauge("agent_lease_seconds", "How long the session lease was last granted for.", _AGENT)
+agent_sync_seconds = BOOK.histogram(
+    "agent_sync_seconds", "Time from sending a sync to its answer.", _AGENT, buckets=_SHORT
+)

@@ -1,0 +1,125 @@
+"""The page of a process that has no HTTP interface of its own, and the one page of a process that forks.
+
+    start_exporter(9470, Process.SCHEDULER)      a single process: scheduler, beat, agent
+
+    share_between_processes(folder)              first of all, before anything else of the system is imported
+    start_shared_exporter(9470, Process.WORKER)  in the parent: the sum over all its children
+    forget_process(pid)                          in the parent, when a child has ended
+
+The client library decides at its import, by an environment variable, whether values live in the process or in files that
+processes share. Hence nothing here imports it before it is needed.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+    from trainmaster.metrics.kinds import Process
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """A page that is served by a thread."""
+
+    server: Any
+    thread: threading.Thread
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_port)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def page(process: "Process") -> tuple[bytes, str]:
+    """The page of this process and its content type."""
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+    return generate_latest(_registry(process)), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def start_exporter(port: int, process: "Process", address: str = "0.0.0.0") -> Exporter:  # noqa: S104 - as scrapers are elsewhere
+    """Serve this process's metrics at ``/metrics``. Raises OSError when the port is taken."""
+    return _serve(port, address, _registry(process))
+
+
+def share_between_processes(folder: Path) -> None:
+    """Keep values in files under ``folder``, so that one page can show the sum of a process and its children.
+
+    Removes what an earlier life of the same process left. Raises RuntimeError when it comes too late to have an effect.
+    """
+    if "prometheus_client" in sys.modules:
+        raise RuntimeError("metrics are imported already; share_between_processes comes before everything else")
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.db"):
+        old.unlink()
+    os.environ[SHARED_FOLDER] = str(folder)
+
+
+def start_shared_exporter(port: int, process: "Process", address: str = "0.0.0.0") -> Exporter:  # noqa: S104 - as above
+    """Serve the metrics of this process and of all that it forks. ``share_between_processes`` must have been called."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.process_collector import ProcessCollector
+    from prometheus_client.registry import Collector
+
+    from trainmaster.metrics.definitions import BOOK
+
+    families = {definition.family for definition in BOOK.of(process)}
+    files: Any = MultiProcessCollector(None)  # type: ignore[no-untyped-call]
+
+    class Shared(Collector):
+        def collect(self) -> Iterable["Metric"]:
+            return [metric for metric in files.collect() if metric.name.removesuffix("_total") in families]
+
+    registry = CollectorRegistry()
+    registry.register(Shared())
+    ProcessCollector(registry=registry)
+    _announce(process)
+    return _serve(port, address, registry)
+
+
+def forget_process(pid: int) -> None:
+    """Drop the gauges of a child that has ended; its counters go on counting. Nothing to do without shared files."""
+    if SHARED_FOLDER not in os.environ:
+        return
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _registry(process: "Process") -> "CollectorRegistry":
+    from prometheus_client.process_collector import ProcessCollector
+
+    from trainmaster.metrics.definitions import BOOK
+
+    registry = BOOK.registry(process)
+    ProcessCollector(registry=registry)
+    _announce(process)
+    return registry
+
+
+def _announce(process: "Process") -> None:
+    from trainmaster import __version__
+    from trainmaster.metrics.definitions import build_info
+
+    build_info.labels(process.value, __version__).set(1)
+
+
+def _serve(port: int, address: str, registry: "CollectorRegistry") -> Exporter:
+    from prometheus_client import start_http_server
+
+    return Exporter(*start_http_server(port, addr=address, registry=registry))

@@ -1,0 +1,24 @@
+"""What an agent's lease renewals show on its page."""
+
+from typing import Protocol
+
+from trainmaster.metrics.definitions import agent_lease_margin_seconds, agent_lease_seconds, agent_sync_seconds
+
+
+class Renewal(Protocol):
+    """As ``trainmaster.agent.sync`` tells it."""
+
+    @property
+    def margin(self) -> float: ...
+
+    @property
+    def lease(self) -> float: ...
+
+    @property
+    def round_trip(self) -> float: ...
+
+
+def note_renewal(renewal: Renewal) -> None:
+    agent_lease_margin_seconds.set(renewal.margin)
+    agent_lease_seconds.set(renewal.lease)
+    agent_sync_seconds.observe(renewal.round_trip)

@@ -1,0 +1,126 @@
+"""Parameter sets: one specification and a table of parameters become as many jobs as the table has rows.
+
+``${name}`` in commands, arguments, values of the environment and working directories is replaced by the job's own value. Other
+texts of that form, such as a shell's variables, stay as they are. Nothing that the scheduler or an admission check reads can be
+a parameter, so all jobs of a table have one shape and were admitted together.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from trainmaster.protocol.errors import Mistake
+
+PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_LONGEST_VALUE = 4096
+_MOST_MISTAKES = 50
+
+
+def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], list[Mistake]]:
+    """Each set as JSON text, and what is wrong with them. All sets have the same names, and each name is used in ``spec``."""
+    if not isinstance(sets[0], dict) or not sets[0]:
+        return [], [Mistake(path="parameters[0]", message="must be a mapping of at least one parameter to its value")]
+    names = sets[0].keys()
+    mistakes = [
+        Mistake(path=f"parameters[0].{name}", message="a name has letters, digits and _, at most 63, no digit first")
+        for name in names
+        if not _NAME.fullmatch(name)
+    ]
+    used = placeholders(spec)
+    mistakes += [
+        Mistake(path=f"parameters[0].{name}", message=f"no command, argument or environment value has ${{{name}}}")
+        for name in names
+        if _NAME.fullmatch(name) and name not in used
+    ]
+    for index, item in enumerate(sets):
+        if not isinstance(item, dict) or item.keys() != names:
+            mistakes.append(
+                Mistake(path=f"parameters[{index}]", message=f"must have exactly the parameters {', '.join(names)}")
+            )
+        else:
+            for name, value in item.items():
+                if type(value) not in (str, int, float, bool):
+                    message = "must be a text, a number, true or false"
+                elif type(value) is str and len(value) > _LONGEST_VALUE:
+                    message = f"has {len(value)} characters, at most {_LONGEST_VALUE} are allowed"
+                else:
+                    continue
+                mistakes.append(Mistake(path=f"parameters[{index}].{name}", message=message))
+        if len(mistakes) >= _MOST_MISTAKES:
+            break
+    return ([] if mistakes else [orjson.dumps(item) for item in sets]), mistakes
+
+
+def placeholders(spec: dict[str, Any]) -> set[str]:
+    """The names that a specification in wire form has places for."""
+    found: set[str] = set()
+
+    def note(text: str) -> str:
+        found.update(PLACEHOLDER.findall(text))
+        return text
+
+    _rewrite(spec, note)
+    return found
+
+
+def substitute(spec: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """A specification in wire form with the values of one set; the given one stays as it is."""
+    texts = {
+        name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in parameters.items()
+    }
+    return _rewrite(spec, lambda text: PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text))
+
+
+Change = Callable[[str], str]
+
+
+def _rewrite(spec: dict[str, Any], change: Change) -> dict[str, Any]:
+    roles = []
+    for role in spec.get("roles", ()):
+        new = dict(role)
+        if "template" in role:
+            new["template"] = _template(role["template"], change)
+        if "podTemplate" in role:
+            new["podTemplate"] = _pod(role["podTemplate"], change)
+        roles.append(new)
+    return spec | {"roles": roles}
+
+
+def _template(template: dict[str, Any], change: Change) -> dict[str, Any]:
+    new = dict(template)
+    for key in ("command", "args"):
+        if key in new:
+            new[key] = [change(text) for text in new[key]]
+    if "env" in new:
+        new["env"] = {name: change(value) for name, value in new["env"].items()}
+    if "workingDir" in new:
+        new["workingDir"] = change(new["workingDir"])
+    return new
+
+
+def _pod(pod: dict[str, Any], change: Change) -> dict[str, Any]:
+    inner = dict(pod.get("spec") or {})
+    for kind in ("initContainers", "containers"):
+        if isinstance(inner.get(kind), list):
+            inner[kind] = [_container(one, change) if isinstance(one, dict) else one for one in inner[kind]]
+    return pod | {"spec": inner}
+
+
+def _container(container: dict[str, Any], change: Change) -> dict[str, Any]:
+    new = dict(container)
+    for key in ("command", "args"):
+        if isinstance(new.get(key), list):
+            new[key] = [change(text) if isinstance(text, str) else text for text in new[key]]
+    if isinstance(new.get("env"), list):
+        new["env"] = [
+            item | {"value": change(item["value"])}
+            if isinstance(item, dict) and isinstance(item.get("value"), str)
+            else item
+            for item in new["env"]
+        ]
+    if isinstance(new.get("workingDir"), str):
+        new["workingDir"] = change(new["workingDir"])
+    return new

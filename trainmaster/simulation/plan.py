@@ -1,0 +1,137 @@
+"""What a run asks of its cluster, worked out once for all runs whose specifications say the same."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster.simulation.behaviour import Behaviour, BehaviourError, behaviour
+from trainmaster.simulation.fleet import Defaults
+from trainmaster.simulation.placement import Need
+
+if TYPE_CHECKING:
+    from trainmaster.simulation.pools import Pool
+
+_READ = ("roles", "labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure")
+"""The fields of a specification that a plan depends on; jobs that differ only in others, such as the name, share one."""
+_MOST_PLANS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRole:
+    """A role as a run starts it."""
+
+    name: str
+    count: int
+    need: Need
+    behaviour: Behaviour
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """A specification in the form that the cluster works with."""
+
+    roles: tuple[PlannedRole, ...]
+    required: str | None
+    preferred: str | None
+    time_limit: float | None
+    stop_grace: float
+    restarts: int
+    """How often a failed member starts again alone."""
+    members: int
+    starts_late: bool
+    suits: dict[int, tuple[tuple[tuple[int, int], ...] | None, ...]] = field(default_factory=dict)
+    """By pool of nodes: what a member of each role takes of which of its amounts; None where it may not go."""
+    order: tuple[tuple[int, tuple["Pool", ...]], ...] | None = None
+    """Roles in the order in which they are placed, and the pools that suit each, the best first."""
+    never: str | None = None
+    """Why it would not even fit the empty cluster: a sentence, empty if it would, None as long as nobody asked."""
+
+    def position(self, role: str) -> int | None:
+        """Where a role is in ``roles``."""
+        for position, one in enumerate(self.roles):
+            if one.name == role:
+                return position
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a run never starts here, and how it ends therefore."""
+
+    state: RunState
+    message: str
+    category: FailureCategory | None = None
+
+
+class Plans:
+    """Plans by what they depend on."""
+
+    def __init__(self, defaults: Defaults, datasets: Iterable[str]) -> None:
+        self._defaults = defaults
+        self._datasets = frozenset(datasets)
+        self._known: dict[str, Plan | Refusal] = {}
+
+    def get(self, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan | Refusal:
+        """The plan for a specification in wire form.
+
+        What another cluster might run is returned; what none can run as it is written has failed.
+        """
+        key = repr([spec.get(name) for name in _READ]) + repr(sizes)
+        plan = self._known.get(key)
+        if plan is None:
+            if len(self._known) >= _MOST_PLANS:
+                self._known.clear()
+            plan = self._known[key] = self._make(spec, sizes)
+        return plan
+
+    def _make(self, wire: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan | Refusal:
+        try:
+            spec = JobSpec.model_validate(wire)
+        except ValidationError as error:
+            first = mistakes_of(error)[0]
+            message = f"this agent does not understand the specification: {first.path}: {first.message}"
+            return Refusal(RunState.RETURNED, message)
+        roles = []
+        for role in spec.roles:
+            count = sizes.get(role.name, 0)
+            if not count:
+                continue
+            if role.template is None:
+                message = f"role {role.name} has a podTemplate, which the simulated runtime cannot read"
+                return Refusal(RunState.RETURNED, message)
+            try:
+                behaves = behaviour(spec.labels, role.template.env, self._defaults)
+            except BehaviourError as error:
+                return Refusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
+            template = role.template
+            needs = (template.amounts, template.node_selector, template.node_affinity, template.tolerations)
+            roles.append(PlannedRole(role.name, count, Need(role.name, count, *needs), behaves))
+        if not roles:
+            return Refusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
+        lack = self._lack(spec)
+        if lack is not None:
+            return Refusal(RunState.RETURNED, lack)
+        return Plan(
+            roles=tuple(roles),
+            required=spec.topology.required,
+            preferred=spec.topology.preferred,
+            time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
+            stop_grace=parse_duration(spec.stop_grace),
+            restarts=spec.member_failure.limit if spec.member_failure.action == "restartMember" else 0,
+            members=sum(role.count for role in roles),
+            starts_late=any(role.behaviour.start_time.most > 0 for role in roles),
+        )
+
+    def _lack(self, spec: JobSpec) -> str | None:
+        missing = sorted(set(spec.placement.datasets) - self._datasets)
+        if missing:
+            return f"the datasets {', '.join(missing)} are not here"
+        if spec.topology.numa in ("restricted", "singleNode"):
+            return f"the simulated runtime cannot promise NUMA policy {spec.topology.numa}"
+        return None
