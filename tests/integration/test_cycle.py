@@ -56,7 +56,9 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
     stores = scheduler.stores
     async with stores.database.transaction() as absorbing:
         await absorbing.run("INSERT INTO changes (kind, ref) VALUES ('test', 0)")  # an older transaction that goes on
-        job = (await rows(stores, "UPDATE jobs SET version = 2, state = 'cancelled', ended_at = now() RETURNING id"))[0].id
+        job = (await rows(stores, "UPDATE jobs SET version = 2, state = 'cancelled', ended_at = now() RETURNING id"))[
+            0
+        ].id
         await execute(stores, "INSERT INTO events (job_id, seq, kind) VALUES (:id, 2, 'cancel')", id=job)
         # What the view has, though the store has it no more: the cancel cannot be taken while the older one is open.
         scheduler._follower = await _follower_of_before(stores, job)

@@ -1,13 +1,19 @@
 """What a process says and does when a store is away as it starts."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
+import httpx
+import psutil
 import pytest
 
+from tests.conftest import ADMIN_KEY, Service, job
+from tests.waiting import eventually
 from trainmaster.cli.embedded import free_port, redis_command
 from trainmaster.protocol.states import Exit
 
@@ -78,3 +84,34 @@ def test_a_process_goes_on_when_redis_comes_in_time(away: Callable[..., dict[str
         for child in children:
             child.kill()
             child.wait()
+
+
+async def test_an_api_that_is_killed_leaves_no_process_behind(service: Service) -> None:
+    """The process that reads large bodies cannot be ended by an api that is killed; it must see to that itself."""
+    port = free_port()
+    env = os.environ | {"DATABASE_URL": service.settings.database_url, "REDIS_URL": ""}
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, "serve", "--port", str(port), env=env, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+
+            async def ready() -> bool:
+                with suppress(httpx.TransportError):
+                    return (await http.get("/readyz")).is_success
+                return False
+
+            await eventually(ready, 30)
+            body = {"jobs": [job(labels={"text": "x" * 60}) for _ in range(1000)]}
+            answer = await http.post("/v1/jobs", json=body, headers={"Authorization": f"Bearer {ADMIN_KEY}"})
+            assert answer.status_code == 201, answer.text
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children, "the body was large enough for a process of its own"
+    finally:
+        process.kill()
+        await process.wait()
+
+    async def gone() -> bool:
+        return not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+    await eventually(gone, 10)

@@ -4,10 +4,12 @@ Checking ten thousand specifications holds the interpreter for a second or more;
 """
 
 import asyncio
+import ctypes
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 
 from trainmaster.dispatcher.services.submit import Most, Prepared, prepare
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -15,8 +17,14 @@ from trainmaster.protocol.errors import Code, Mistake, ProblemError
 _MOST_WAITING = 8
 
 
+_PR_SET_PDEATHSIG = 1
+
+
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An api that is killed cannot end its worker, which would wait for work for ever.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]

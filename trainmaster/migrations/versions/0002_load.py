@@ -44,9 +44,7 @@ def upgrade() -> None:
     op.create_index("ix_jobs_release", "jobs", ["hold_until"], postgresql_where=sa.text("hold_until IS NOT NULL"))
     for index in ("uq_runs_one_live", "ix_runs_desired"):
         op.drop_index(index, table_name="runs")
-    op.create_index(
-        "uq_runs_one_live", "runs", ["job_id"], unique=True, postgresql_where=sa.text("ended_at IS NULL")
-    )
+    op.create_index("uq_runs_one_live", "runs", ["job_id"], unique=True, postgresql_where=sa.text("ended_at IS NULL"))
     op.create_index(
         "ix_runs_desired", "runs", ["cluster_id", "desired_version"], postgresql_where=sa.text("ended_at IS NULL")
     )
@@ -77,9 +75,7 @@ def upgrade() -> None:
         comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up.",
     )
     op.create_index("ix_outbox_due", "outbox", ["next_at"], postgresql_where=sa.text("dead_at IS NULL"))
-    op.create_index(
-        "ix_outbox_order", "outbox", ["job_id", "hook", "id"], postgresql_where=sa.text("dead_at IS NULL")
-    )
+    op.create_index("ix_outbox_order", "outbox", ["job_id", "hook", "id"], postgresql_where=sa.text("dead_at IS NULL"))
     op.create_index("ix_outbox_dead", "outbox", ["id"], postgresql_where=sa.text("dead_at IS NOT NULL"))
 
     # A block of keys without a gap: the lock is held for these two calls alone, never until the commit.
