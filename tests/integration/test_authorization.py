@@ -17,7 +17,7 @@ from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
 
-OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
 ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
@@ -55,6 +55,9 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,
     ("GET", "/v1/audit"): ADMINS,
+    ("GET", "/v1/webhooks/dead"): PEOPLE,
+    ("POST", "/v1/webhooks/dead/{letter}/retry"): PEOPLE,
+    ("DELETE", "/v1/webhooks/dead/{letter}"): PEOPLE,
     ("POST", "/agent/v1/sync"): AGENTS,
     ("GET", "/agent/v1/desired"): AGENTS,
     ("POST", "/agent/v1/streams/{stream}"): AGENTS,
@@ -84,7 +87,7 @@ def every_call() -> list[Call]:
 def address(path: str) -> str:
     for name in ("job_id", "path:path", "name", "stream"):
         path = path.replace(f"{{{name}}}", "x-0000001")
-    return path.replace("{key_id}", "999999")
+    return path.replace("{key_id}", "999999").replace("{letter}", "999999")
 
 
 async def make_key(service: Service, role: str, **fields: object) -> str:

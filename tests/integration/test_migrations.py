@@ -129,7 +129,10 @@ def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
 
 def place_of(connection: Connection, at: datetime) -> str:
     """The partition that an event of this moment lands in."""
-    statement = "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('jobs_id_seq'), 'test') RETURNING tableoid::regclass::text"
+    statement = (
+        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('jobs_id_seq'), 'test')"
+        " RETURNING tableoid::regclass::text"
+    )
     return str(connection.execute(text(statement), {"at": at}).scalar_one())
 
 
