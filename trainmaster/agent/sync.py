@@ -13,7 +13,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from trainmaster.protocol.agent import (
     StreamPush,
     SyncAnswer,
     SyncRequest,
-    held_digest,
+    run_digest,
 )
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.ids import parse_run_id
@@ -100,6 +100,7 @@ class Agent:
         self._unknown_since: dict[str, float] = {}
         """Runs that the dispatcher does not know, by when it said so first."""
         self._tails_kept: set[str] = set()
+        self._digests: dict[str, int] = {}
         self._full = False
         self._capacity: CapacityReport | None = None
         self._send_capacity = True
@@ -165,7 +166,7 @@ class Agent:
             runs=tuple(reports),
             full=full,
             held_count=len(held),
-            held_digest=held_digest(parse_run_id(status.run) for status in held),
+            held_digest=self._digest(status.run for status in held),
             capacity=capacity,
             epoch=self._epoch,
         )
@@ -175,6 +176,18 @@ class Agent:
         if answer.send_full or answer.send_capacity:
             return
         await self._wait_for_news()
+
+    def _digest(self, runs: Iterable[str]) -> int:
+        """The fingerprint of the runs held; each run's own is worked out once."""
+        known, self._digests = self._digests, {}
+        total = 0
+        for run in runs:
+            one = known.get(run)
+            if one is None:
+                one = run_digest(parse_run_id(run))
+            self._digests[run] = one
+            total ^= one
+        return total
 
     def _reports(self) -> list[RunReport]:
         held = self._runtime.held()

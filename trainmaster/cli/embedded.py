@@ -17,6 +17,8 @@ _POSTGRES_SETTINGS = """
 max_connections = 200
 shared_buffers = 128MB
 wal_compression = on
+max_wal_size = 2GB
+checkpoint_timeout = 15min
 """
 
 

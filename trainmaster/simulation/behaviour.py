@@ -12,7 +12,7 @@ from trainmaster.simulation.chance import Span
 from trainmaster.simulation.fleet import Defaults
 
 PREFIX = "sim.trainmaster.dev/"
-_VARIABLE = "SIM_"
+VARIABLE = "SIM_"
 _WAYS_TO_FAIL = ("exit-code", "signal", "category")
 _NAMES = frozenset(
     (
@@ -56,8 +56,8 @@ def behaviour(labels: Mapping[str, str], variables: Mapping[str, str], defaults:
     """The behaviour of a role. Raises BehaviourError."""
     said = {name.removeprefix(PREFIX): (name, value) for name, value in labels.items() if name.startswith(PREFIX)}
     for name, value in variables.items():
-        if name.startswith(_VARIABLE):
-            said[name.removeprefix(_VARIABLE).lower().replace("_", "-")] = (name, value)
+        if name.startswith(VARIABLE):
+            said[name.removeprefix(VARIABLE).lower().replace("_", "-")] = (name, value)
     for option, (name, _) in said.items():
         if option not in _NAMES:
             raise BehaviourError(

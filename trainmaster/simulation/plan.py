@@ -10,15 +10,16 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import FailureCategory, RunState
-from trainmaster.simulation.behaviour import Behaviour, BehaviourError, behaviour
+from trainmaster.simulation.behaviour import VARIABLE, Behaviour, BehaviourError, behaviour
 from trainmaster.simulation.fleet import Defaults
 from trainmaster.simulation.placement import Need
 
 if TYPE_CHECKING:
     from trainmaster.simulation.pools import Pool
 
-_READ = ("roles", "labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure")
-"""The fields of a specification that a plan depends on; jobs that differ only in others, such as the name, share one."""
+_READ = ("labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure")
+"""The fields of a specification beside its roles that a plan depends on; jobs that differ only in others share one."""
+_NOT_READ = frozenset(("image", "command", "args", "workingDir", "ports"))
 _MOST_PLANS = 10_000
 
 
@@ -69,6 +70,18 @@ class Refusal:
     category: FailureCategory | None = None
 
 
+def _read(spec: Mapping[str, Any]) -> list[Any]:
+    """What a plan depends on: no commands and arguments, and of the environment only what is meant for the simulation."""
+    roles = []
+    for role in spec.get("roles") or ():
+        template = role.get("template")
+        if template is not None:
+            environment = {name: value for name, value in template.get("env", {}).items() if name.startswith(VARIABLE)}
+            template = {name: value for name, value in template.items() if name not in _NOT_READ} | {"env": environment}
+        roles.append((role, template) if template is None else (role.get("name"), role.get("replicas"), template))
+    return [roles, *[spec.get(name) for name in _READ]]
+
+
 class Plans:
     """Plans by what they depend on."""
 
@@ -82,7 +95,7 @@ class Plans:
 
         What another cluster might run is returned; what none can run as it is written has failed.
         """
-        key = repr([spec.get(name) for name in _READ]) + repr(sizes)
+        key = repr((_read(spec), sizes))
         plan = self._known.get(key)
         if plan is None:
             if len(self._known) >= _MOST_PLANS:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 
 _SETTINGS = (
-    "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
+    "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC -c jit=off"
     " -c application_name=trainmaster"
 )
 _COPY_LINES = 1000
