@@ -12,6 +12,7 @@ generation, or leaves a terminal state that its agent itself had reported, is il
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 from trainmaster.protocol.states import RunState, StopCause
@@ -64,6 +65,7 @@ _RAN = (RunState.SUCCEEDED, RunState.FAILED)
 """Ends that say that the run ran; a run that stops, or ends otherwise, may never have had its members."""
 
 
+@cache
 def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
     """The states between two on the way forward, ``after`` included. ``running`` is passed only on the way to an end that says so."""
     last_rank = after.rank if after.rank <= RunState.RUNNING.rank or after in _RAN else before.rank
