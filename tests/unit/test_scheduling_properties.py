@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role
+from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
@@ -546,3 +546,19 @@ def test_the_brute_force_packer_knows_when_to_give_up() -> None:
         ways = ((a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1))
         fits = any(all(sum(s for s, w in zip(sizes, way, strict=True) if w == n) <= 4 for n in (0, 1)) for way in ways)
         assert packs(members, [{"cpu": 4}, {"cpu": 4}]) is fits
+
+
+def test_shapes_that_no_job_has_any_more_are_forgotten() -> None:
+    view = View()
+    many = 2500
+    for number in range(1, many + 1):
+        view.put_shape(number, simple(cpu=number))
+        view.put_waiting(WaitingJob(number, 1, f"j{number}", 1, 1, number, 0, float(number), 0))
+    view.sweep()
+    assert len(view.shapes) == many, "all are needed"
+    for number in range(11, many + 1):
+        view.drop_job(number)
+    for number in range(many + 1, 2 * many + 2000):
+        view.put_shape(number, simple(cpu=1))
+    view.sweep()
+    assert sorted(view.shapes) == list(range(1, 11))

@@ -66,7 +66,7 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(DuplicateError, _on_duplicate)
     app.add_exception_handler(Exception, _on_error)
-    return Envelope(app, settings.largest_body_bytes)
+    return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once)
 
 
 def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -27,11 +27,13 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Envelope:
-    """Wraps the application."""
+    """Wraps the application. Bodies are held in memory until they are answered, so many bytes at once and no more."""
 
-    def __init__(self, app: App, largest_body: int) -> None:
+    def __init__(self, app: App, largest_body: int, most_at_once: int) -> None:
         self._app = app
         self._largest = largest_body
+        self._most_at_once = max(most_at_once, largest_body)
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,9 +49,13 @@ class Envelope:
             nonlocal read
             message = await receive()
             if message["type"] == "http.request":
-                read += len(message.get("body", b""))
+                size = len(message.get("body", b""))
+                read += size
+                self._held += size
                 if read > self._largest:
                     raise self._too_large()
+                if self._held > self._most_at_once:
+                    raise self._too_many()
             return message
 
         async def marked_send(message: Message) -> None:
@@ -62,11 +68,15 @@ class Envelope:
         with process_logs.about(request_id=own):
             try:
                 length = headers.get(b"content-length", b"0")
-                if length.isdigit() and int(length) > self._largest:
-                    await self._refuse(marked_send)
-                    return
-                await self._app(scope, counted_receive, marked_send)
+                said = int(length) if length.isdigit() else 0
+                if said > self._largest:
+                    await _refuse(self._too_large(), scope, own, marked_send)
+                elif self._held + said > self._most_at_once:
+                    await _refuse(self._too_many(), scope, own, marked_send)
+                else:
+                    await self._app(scope, counted_receive, marked_send)
             finally:
+                self._held -= read
                 _tell(scope, status, time.perf_counter() - began)
                 request_id.reset(mark)
 
@@ -74,16 +84,19 @@ class Envelope:
         metrics.http_bodies_refused.inc()
         return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes")
 
-    async def _refuse(self, send: Send) -> None:
-        problem = self._too_large().to_problem()
-        await send(
-            {
-                "type": "http.response.start",
-                "status": Code.BODY_TOO_LARGE.status,
-                "headers": [(b"content-type", b"application/problem+json"), (b"connection", b"close")],
-            }
-        )
-        await send({"type": "http.response.body", "body": orjson.dumps(problem)})
+    def _too_many(self) -> ProblemError:
+        metrics.http_bodies_refused.inc()
+        return ProblemError(Code.TOO_BUSY, "too many large bodies are being read; try again", retry_after=1.0)
+
+
+async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> None:
+    """Answer without reading the body, and close the connection that it would come over."""
+    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+    if problem.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(problem.retry_after))))
+    await send({"type": "http.response.start", "status": problem.code.status, "headers": headers})
+    body = problem.to_problem(scope["path"]) | {"requestId": own}
+    await send({"type": "http.response.body", "body": orjson.dumps(body)})
 
 
 def _tell(scope: Scope, status: int, seconds: float) -> None:

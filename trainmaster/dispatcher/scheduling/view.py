@@ -16,6 +16,7 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Verdict
 from trainmaster.protocol.states import ClusterKind
 
+_FEW_SHAPES = 1000
 _MOST_KEPT = 10_000
 """Shapes whose verdicts are kept, before those of all are made anew."""
 
@@ -147,6 +148,7 @@ class View:
         """Clusters left out for a job after they returned it."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
+        self._sweep_at = _FEW_SHAPES
         self._keys: dict[int, ClassKey] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
         self.load: dict[int, dict[LoadKey, int]] = {}
@@ -173,6 +175,15 @@ class View:
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
         self.shapes[shape_id] = shape
+
+    def sweep(self) -> None:
+        """Forget shapes that no job has any more, once they may be as many as those that are needed."""
+        if len(self.shapes) < self._sweep_at:
+            return
+        needed = {job.shape_id for job in self.jobs.values()} | {run.shape_id for run in self.runs.values()}
+        self.shapes = {shape_id: shape for shape_id, shape in self.shapes.items() if shape_id in needed}
+        self.ruled_out = {key: verdicts for key, verdicts in self.ruled_out.items() if key[0] in needed}
+        self._sweep_at = 2 * len(needed) + _FEW_SHAPES
 
     def put_cluster(self, cluster: Cluster) -> None:
         if self.clusters.get(cluster.id) != cluster:

@@ -59,6 +59,7 @@ class Follower:
             avoided: dict[int, list[int]] = {}
             for row in await scheduling.cool_downs(tx):
                 avoided.setdefault(row.job_id, []).append(row.cluster_id)
+            self.view.sweep()
             self.view.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
         return unsettled
 

@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     cool_down_factor: float = Field(default=1.0, gt=0, le=100)
     """Scales how long a cluster that returned a job is left out for it."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """Of all requests that are being read and answered; more are told to come again."""
     inline_body_bytes: int = Field(default=64 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no agent's call waits for them."""
     most_jobs_per_call: int = Field(default=10_000, ge=1)
