@@ -61,6 +61,9 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if len(body) < int(self.headers["Content-Length"]):
+                    self.close_connection = True  # the worker was killed while it sent this
+                    return
                 status = receiver.take({name.lower(): value for name, value in self.headers.items()}, body)
                 self.send_response(status)
                 self.send_header("Content-Length", "0")

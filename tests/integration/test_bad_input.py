@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.conftest import Service, job
+from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import picture
+from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
 
 HUGE = 10**30
@@ -230,3 +231,23 @@ async def test_a_name_pattern_may_hold_any_character(service: Service) -> None:
     for pattern, found in {"a*": 1, "a_c": 0, "%": 0, "\\": 0, "a\\": 0, "\\%": 0, "*": 1}.items():
         answer = await service.http.get("/v1/jobs", params={"name": pattern})
         assert (answer.status_code, len(answer.json().get("jobs", []))) == (200, found), pattern
+
+
+async def test_a_caller_that_hangs_up_in_its_body_is_no_error_of_the_dispatcher(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = (
+        f"POST /v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {ADMIN_KEY}\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    with caplog.at_level("INFO"):
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+
+        async def was_told() -> bool:
+            return any(record.message == "POST /v1/jobs 400" for record in caplog.records)
+
+        await eventually(was_told, 5)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

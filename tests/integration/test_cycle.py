@@ -110,3 +110,20 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
     await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded', ended_at = now()")
     await scheduler.step()
     assert scheduler._follower.view.runs == {}, "a run that ended before the view was loaded would stay there for ever"
+
+
+async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(scheduler: Scheduler) -> None:
+    """What the feed told meanwhile may have been removed; a view that only goes on would never learn of it."""
+    await scheduler.step()
+    asleep = [1000.0]
+    sleeping = Scheduler(scheduler.stores, boot_clock=lambda: asleep[0])
+    await sleeping.step()
+    assert len(sleeping._follower.view.runs) == 1
+    await execute(scheduler.stores, "UPDATE jobs SET state = 'cancelled', ended_at = now()")
+    await execute(scheduler.stores, "UPDATE runs SET state = 'cancelled', ended_at = now()")
+    asleep[0] += 500
+    await sleeping.step()
+    assert len(sleeping._follower.view.runs) == 1, "nobody told it"
+    asleep[0] += 700
+    await sleeping.step()
+    assert sleeping._follower.view.runs == {}

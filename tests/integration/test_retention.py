@@ -76,6 +76,7 @@ async def test_an_old_ended_job_goes_with_all_that_is_its_own_and_others_stay(se
             "INSERT INTO cool_downs SELECT :key, id, now() + interval '1 h', '' FROM clusters LIMIT 1",
             key=key,
         )
+    await execute(service.stores, "UPDATE outbox SET dead_at = now() WHERE job_id = :key", key=old)
     await age_jobs(service, 31, old, live)
     kept = await left_of(service, young)
     assert min(kept.values()) > 0
@@ -103,6 +104,15 @@ async def test_a_specification_stays_while_one_of_its_jobs_is_left(service: Serv
     await age_jobs(service, 31, keys[2])
     assert (await retain(service)).jobs == 1
     assert await value(service.stores, "SELECT count(*) FROM job_specs") == 0
+
+
+async def test_a_job_stays_while_a_message_of_it_is_still_being_brought_out(service: Service) -> None:
+    agent = await connected(service)
+    key = await ended(service, agent, notify=[{"url": "https://example.com/"}])
+    await age_jobs(service, 31, key)
+    assert (await retain(service)).jobs == 0
+    await execute(service.stores, "UPDATE outbox SET dead_at = now()")
+    assert (await retain(service)).jobs == 1
 
 
 async def test_a_job_that_was_retried_or_has_a_live_run_stays(service: Service) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, rows, value
 from tests.waiting import eventually
+from trainmaster.client.streams import LogPiece, LogTail
 from trainmaster.dispatcher.services import logs
 from trainmaster.protocol.states import RunState
 
@@ -129,13 +130,38 @@ async def test_the_tails_of_an_ended_run_are_what_its_logs_show(stage: Stage) ->
     await stage.push(stage.run, chunk("third", 200))
     await stage.agent.report(stage.run, RunState.SUCCEEDED, 2)
     assert await stage.logs() == [
-        {"role": "main", "index": 0, "data": "third", "next": 205},
-        {"role": "main", "index": 1, "data": "other", "next": 12},
+        {"role": "main", "index": 0, "data": "third", "offset": 200, "next": 205},
+        {"role": "main", "index": 1, "data": "other", "offset": 7, "next": 12},
     ]
     assert [piece["data"] for piece in await stage.logs(index=1)] == ["other"]
     assert [piece["data"] for piece in await stage.logs(tailBytes=2)] == ["rd", "er"]
     assert await stage.logs(attempt=2) == []
     assert (await stage.push(stage.run, chunk("late", 300))).status_code == 200, "the tail may come after the end"
+
+
+async def test_output_that_is_no_text_is_told_once_though_it_grows_when_it_is_replaced(stage: Stage) -> None:
+    """Each byte that is no UTF-8 becomes three; offsets count the member's own bytes."""
+
+    def raw(data: bytes, offset: int) -> dict[str, Any]:
+        text = data.decode(errors="replace")
+        return chunk(text, offset) | {"nextOffset": offset + len(data)}
+
+    one, two, three = b"a\xff\xff\xff b", b"c\xfe d", b"e\xff"
+    async with stage.following() as pieces:
+        stream = await stage.opened()
+        await stage.push(stream["stream"], raw(one, 0))
+        await stage.push(stream["stream"], raw(two, len(one)))
+        got = [await asyncio.wait_for(pieces.get(), 5) for _ in range(2)]
+        await stage.push(stage.run, raw(one + two + three, 0))
+        await stage.agent.report(stage.run, RunState.SUCCEEDED, 2)
+        await stage.push(stream["stream"], raw(three, len(one + two)), end=True)
+        got.append(await asyncio.wait_for(pieces.get(), 10))
+        assert await asyncio.wait_for(pieces.get(), 10) == {"end": "succeeded"}, "nothing twice"
+    tail = LogTail(stage.job, follow=True)
+    lines = b"".join(orjson.dumps(piece) + b"\n" for piece in got)
+    told = [item for item in tail.feed(lines) if isinstance(item, LogPiece)]
+    assert "".join(item.data for item in told) == (one + two + three).decode(errors="replace")
+    assert [item.missed for item in told] == [0, 0, 0]
 
 
 async def test_no_more_of_a_member_is_kept_than_64_kib(stage: Stage) -> None:

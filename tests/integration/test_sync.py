@@ -8,6 +8,8 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, age_service, execute, give_up_now, picture, value
 from tests.waiting import eventually
+from trainmaster.dispatcher.services.planning import Follower
+from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.protocol.agent import RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 
@@ -291,3 +293,51 @@ async def test_a_cordon_stops_new_starts_alone(service: Service, agent: FakeAgen
     assert (await service.job(runs))["state"] == "succeeded"
     await service.http.post("/v1/clusters/private/uncordon")
     assert (await agent.next_start())["job"] == job_id
+
+
+# -- desired state
+
+
+async def test_an_answer_holds_so_many_specifications_and_the_rest_comes_next(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_store, "_MOST_SPEC_BYTES", 2000)
+    agent = service.agent()
+    await agent.connect(cpu=64)
+    ids = [await service.submit(f"j{number}", labels={"filler": "x" * 60}) for number in range(20)]
+
+    async def all_are_leased() -> bool:
+        return bool(await value(service.stores, "SELECT count(*) = 20 FROM runs"))
+
+    await eventually(all_are_leased)
+    answers: list[list[str]] = []
+    while sum(map(len, answers)) < 20:
+        given = [start["run"] for start in (await agent.desired())["start"]]
+        assert given, "more are wanted, so more are given"
+        answers.append(given)
+        await agent.sync(*[RunReport(run=run, generation=1, seq=1, state=RunState.ACCEPTED) for run in given])
+    assert max(map(len, answers)) < 20
+    assert sorted(run.removesuffix("-r1") for given in answers for run in given) == sorted(ids), "each once"
+    assert (await agent.desired())["start"] == []
+
+
+# -- placement
+
+
+async def test_members_that_move_in_an_unchanged_state_reach_the_schedulers_view(
+    service: Service, agent: FakeAgent
+) -> None:
+    follower = Follower()
+    job_id, run = await running(service, agent)
+    await follower.absorb(service.stores, 0.0)
+    for seq, group in ((5, "elsewhere"), (6, "elsewhere"), (7, "back")):
+        await agent.report(run, RunState.RUNNING, seq, placement={group: {"main": 1}})
+
+        async def has_followed(group: str = group) -> bool:
+            await follower.absorb(service.stores, 0.0)
+            (live,) = follower.view.runs.values()
+            return live.placement == ((group, (("main", 1),)),)
+
+        await eventually(has_followed, 5)
+    events = (await service.http.get(f"/v1/jobs/{job_id}/events")).json()["events"]
+    assert [event["kind"] for event in events].count("run.moved") == 2, "told when it moved, and not when it did not"

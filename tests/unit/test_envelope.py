@@ -5,7 +5,10 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import orjson
+import pytest
 
+from tests.waiting import eventually
+from trainmaster.dispatcher.api import asgi
 from trainmaster.dispatcher.api.asgi import Envelope
 from trainmaster.protocol.errors import ProblemError
 
@@ -15,19 +18,30 @@ Message = MutableMapping[str, Any]
 class Call:
     """A request whose application reads its body in pieces and answers when it is let go."""
 
-    def __init__(self, envelope: Envelope, *pieces: bytes, length: int | None = None) -> None:
+    def __init__(
+        self,
+        envelope: Envelope,
+        *pieces: bytes,
+        length: int | None = None,
+        path: str = "/v1/jobs",
+        stalls: bool = False,
+    ) -> None:
         self._envelope = envelope
+        self._path = path
+        self._stalls = stalls
         self._pieces = list(pieces)
         self._headers = [] if length is None else [(b"content-length", str(length).encode())]
         self.sent: list[Message] = []
 
     async def run(self) -> None:
-        scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": self._headers}
+        scope = {"type": "http", "method": "POST", "path": self._path, "headers": self._headers}
         await self._envelope(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
+        if not self._pieces:
+            await asyncio.Event().wait()
         body = self._pieces.pop(0)
-        return {"type": "http.request", "body": body, "more_body": bool(self._pieces)}
+        return {"type": "http.request", "body": body, "more_body": bool(self._pieces) or self._stalls}
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
@@ -45,6 +59,12 @@ class App:
         self.waiting = 0
         self.refused: list[ProblemError] = []
 
+    async def are_waiting(self, many: int) -> None:
+        async def so_many() -> bool:
+            return self.waiting == many
+
+        await eventually(so_many, 5)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             while (await receive())["more_body"]:
@@ -57,26 +77,38 @@ class App:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
 
+KIB = 1024
+
+
 async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     app = App()
-    envelope = Envelope(app, largest_body=100, most_at_once=150)
-    first = Call(envelope, b"x" * 60, b"x" * 40)
+    envelope = Envelope(app, largest_body=100 * KIB, most_at_once=150 * KIB)
+    first = Call(envelope, b"x" * 60 * KIB, b"x" * 40 * KIB)
     running = asyncio.create_task(first.run())
-    await asyncio.sleep(0)
-    assert app.waiting == 1
-    told = Call(envelope, length=60)
+    await app.are_waiting(1)
+    told = Call(envelope, length=70 * KIB)
     await told.run()
     status, body, headers = told.problem
     assert (status, body["code"], headers[b"retry-after"]) == (503, "too-busy", b"1")
     assert (body["instance"], body["requestId"]) == ("/v1/jobs", headers[b"x-request-id"].decode())
-    untold = Call(envelope, b"x" * 40, b"x" * 40)
+    untold = Call(envelope, b"x" * 40 * KIB, b"x" * 40 * KIB)
     await untold.run()
     assert [error.code.value for error in app.refused] == ["too-busy"], "found while it was read"
+    others = [Call(envelope, b"x" * 60 * KIB), Call(envelope, b"x" * 90 * KIB, path="/agent/v1/sync")]
+    tasks = [asyncio.create_task(call.run()) for call in others]
+    await app.are_waiting(3)  # small bodies and agents always have room
     app.go.set()
-    await running
-    again = Call(envelope, b"x" * 100, length=100)
+    await asyncio.gather(running, *tasks)
+    again = Call(envelope, b"x" * 100 * KIB, length=100 * KIB)
     await again.run()
     assert again.sent[0]["status"] == 200
+
+
+async def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "_BODY_SECONDS", 0.01)
+    app = App()
+    await Call(Envelope(app, largest_body=100, most_at_once=1000), b"x", stalls=True).run()
+    assert [error.code.value for error in app.refused] == ["too-busy"]
 
 
 async def test_a_body_that_says_to_be_too_large_is_not_read() -> None:

@@ -57,6 +57,7 @@ WRONG: dict[str, tuple[list[Any], str, str]] = {
     "a list": ([{"a": [1]}], "parameters[0].a", "must be a text"),
     "nothing": ([{"a": None}], "parameters[0].a", "must be a text"),
     "a text too long": ([{"a": "x" * 4097}], "parameters[0].a", "at most 4096"),
+    "too many names": ([{f"a{n}": 1 for n in range(65)}], "parameters[0]", "at most 64"),
 }
 
 
@@ -71,3 +72,20 @@ def test_a_table_may_not_have(sets: list[Any], path: str, message: str) -> None:
 def test_mistakes_are_told_up_to_a_point() -> None:
     _, mistakes = check_sets([{"a": None}] * 1000, spec(args=["${a}"]))
     assert len(mistakes) == 50
+
+
+GROWING: dict[str, tuple[dict[str, Any], str]] = {
+    "a text that grows": (spec(args=["${a}" * 9]), "a text would have 36864 characters"),
+    "texts that grow together": (spec(args=["${a}"] * 65), "its texts would have 266240 characters"),
+    "a specification that is large already": (
+        spec(args=["${a}", *["x" * 30_000] * 9]),
+        "the job of a table has at most",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), GROWING.values(), ids=GROWING)
+def test_a_table_may_not_blow_its_job_up(given: dict[str, Any], message: str) -> None:
+    texts, mistakes = check_sets([{"a": "x"}, {"a": "x" * 4096}], given)
+    assert (texts, mistakes[0].path) == ([], "job")
+    assert message in mistakes[0].message

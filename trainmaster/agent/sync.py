@@ -311,6 +311,10 @@ class Agent:
                 )
         for stream in answer.streams:
             self._streams.open(stream)
+        if answer.version == self._version and answer.start:
+            # More than one answer holds: the rest comes once these are reported as held.
+            self._kick.set()
+            await asyncio.sleep(_NO_LEASE_SECONDS)
         self._version = answer.version
         if answer.stop:
             self._kick.set()

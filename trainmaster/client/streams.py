@@ -195,7 +195,8 @@ class LogTail:
         if end is not None:
             if told is not None and end <= told:
                 return None
-            start = end - len(data.encode())
+            # Where the text is longer than the bytes it stands for, only the dispatcher knows where it begins.
+            start = value.get("offset", end - len(data.encode()))
             if told is not None and start < told:
                 data = data.encode()[told - start :].decode(errors="replace")
             elif told is not None:

@@ -16,6 +16,9 @@ from trainmaster.protocol.errors import Mistake
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _LONGEST_VALUE = 4096
+_MOST_NAMES = 64
+_LONGEST_TEXT = 32_768
+_LONGEST_SPEC = 262_144
 _MOST_MISTAKES = 50
 
 
@@ -24,6 +27,13 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
     if not isinstance(sets[0], dict) or not sets[0]:
         return [], [Mistake(path="parameters[0]", message="must be a mapping of at least one parameter to its value")]
     names = sets[0].keys()
+    if len(names) > _MOST_NAMES:
+        message = f"has {len(names)} parameters, at most {_MOST_NAMES} are allowed"
+        return [], [Mistake(path="parameters[0]", message=message)]
+    size = len(orjson.dumps(spec))
+    if size > _LONGEST_SPEC:
+        message = f"has {size} bytes; the job of a table has at most {_LONGEST_SPEC}, as it is sent once for each row"
+        return [], [Mistake(path="job", message=message)]
     mistakes = [
         Mistake(path=f"parameters[0].{name}", message="a name has letters, digits and _, at most 63, no digit first")
         for name in names
@@ -51,7 +61,37 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
                 mistakes.append(Mistake(path=f"parameters[{index}].{name}", message=message))
         if len(mistakes) >= _MOST_MISTAKES:
             break
+    if not mistakes:
+        mistakes = _too_long(sets, spec)
     return ([] if mistakes else [orjson.dumps(item) for item in sets]), mistakes
+
+
+def _too_long(sets: Sequence[dict[str, Any]], spec: dict[str, Any]) -> list[Mistake]:
+    """Whether a text, or all of them, could become too long with the longest value of each parameter."""
+    longest = {name: max(len(_text(item[name])) for item in sets) for name in sets[0]}
+    most = total = 0
+
+    def measure(text: str) -> str:
+        nonlocal most, total
+        grown = len(text) + sum(longest[name] - len(name) - 3 for name in PLACEHOLDER.findall(text) if name in longest)
+        most, total = max(most, grown), total + grown
+        return text
+
+    _rewrite(spec, measure)
+    if most > _LONGEST_TEXT:
+        return [
+            Mistake(path="job", message=f"a text would have {most} characters, at most {_LONGEST_TEXT} are allowed")
+        ]
+    if total > _LONGEST_SPEC:
+        return [
+            Mistake(path="job", message=f"its texts would have {total} characters, at most {_LONGEST_SPEC} are allowed")
+        ]
+    return []
+
+
+def _text(value: Any) -> str:
+    """A value as it stands in the specification."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def placeholders(spec: dict[str, Any]) -> set[str]:
@@ -68,9 +108,7 @@ def placeholders(spec: dict[str, Any]) -> set[str]:
 
 def substitute(spec: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     """A specification in wire form with the values of one set; the given one stays as it is."""
-    texts = {
-        name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in parameters.items()
-    }
+    texts = {name: _text(value) for name, value in parameters.items()}
     return _rewrite(spec, lambda text: PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), text))
 
 

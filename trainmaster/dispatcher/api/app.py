@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from trainmaster import __version__
 from trainmaster.dispatcher.api import agents, jobs, tenants, webhooks
@@ -65,6 +66,7 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     app.add_exception_handler(ValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(DuplicateError, _on_duplicate)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_error)
     return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once)
 
@@ -145,6 +147,11 @@ def problem_response(error: ProblemError, instance: str) -> Response:
     return Response(
         orjson.dumps(body), status_code=error.code.status, media_type="application/problem+json", headers=headers
     )
+
+
+async def _on_gone(request: Request, error: Exception) -> Response:
+    """The caller hung up before its body was whole; nobody reads this answer, and nothing went wrong here."""
+    return Response(status_code=400)
 
 
 async def _on_problem(request: Request, error: Exception) -> Response:

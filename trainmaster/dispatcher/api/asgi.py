@@ -1,5 +1,6 @@
 """A pure ASGI layer around the application: request ids, a limit on bodies, the access log."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -26,14 +27,20 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
+_AGENTS = "/agent/"
+_SMALL_BODY = 65_536
+_BODY_SECONDS = 30.0
+"""Longest wait for the next piece of a body."""
+
+
 class Envelope:
     """Wraps the application. Bodies are held in memory until they are answered, so many bytes at once and no more."""
 
     def __init__(self, app: App, largest_body: int, most_at_once: int) -> None:
         self._app = app
-        self._largest = largest_body
-        self._most_at_once = max(most_at_once, largest_body)
-        self._held = 0
+        self.largest = largest_body
+        self.most_at_once = max(most_at_once, largest_body)
+        self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,20 +50,9 @@ class Envelope:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
         mark = request_id.set(own)
-        began, status, read = time.perf_counter(), 0, 0
+        began, status = time.perf_counter(), 0
 
-        async def counted_receive() -> Message:
-            nonlocal read
-            message = await receive()
-            if message["type"] == "http.request":
-                size = len(message.get("body", b""))
-                read += size
-                self._held += size
-                if read > self._largest:
-                    raise self._too_large()
-                if self._held > self._most_at_once:
-                    raise self._too_many()
-            return message
+        body = _Body(self, scope, receive)
 
         async def marked_send(message: Message) -> None:
             nonlocal status
@@ -69,24 +65,62 @@ class Envelope:
             try:
                 length = headers.get(b"content-length", b"0")
                 said = int(length) if length.isdigit() else 0
-                if said > self._largest:
-                    await _refuse(self._too_large(), scope, own, marked_send)
-                elif self._held + said > self._most_at_once:
-                    await _refuse(self._too_many(), scope, own, marked_send)
+                if said > self.largest:
+                    await _refuse(self.too_large(), scope, own, marked_send)
+                elif not body.has_room(said):
+                    await _refuse(self.too_many(), scope, own, marked_send)
                 else:
-                    await self._app(scope, counted_receive, marked_send)
+                    await self._app(scope, body.receive, marked_send)
             finally:
-                self._held -= read
+                body.release()
                 _tell(scope, status, time.perf_counter() - began)
                 request_id.reset(mark)
 
-    def _too_large(self) -> ProblemError:
+    def too_large(self) -> ProblemError:
         metrics.http_bodies_refused.inc()
-        return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self._largest} bytes")
+        return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self.largest} bytes")
 
-    def _too_many(self) -> ProblemError:
+    def too_many(self) -> ProblemError:
         metrics.http_bodies_refused.inc()
         return ProblemError(Code.TOO_BUSY, "too many large bodies are being read; try again", retry_after=1.0)
+
+
+class _Body:
+    """The body of one request, counted as it comes. Agents' calls and small bodies always have room."""
+
+    def __init__(self, envelope: Envelope, scope: Scope, receive: Receive) -> None:
+        self._envelope = envelope
+        self._receive = receive
+        self._is_agents = scope["path"].startswith(_AGENTS)
+        self._read = 0
+        self._reserved = 0
+        self._is_whole = False
+
+    def has_room(self, size: int) -> bool:
+        """Reserve so many bytes for it; whether all bodies together stay within what may be held at once."""
+        if self._is_agents or size <= max(self._reserved, _SMALL_BODY):
+            return True
+        self._envelope.held += size - self._reserved
+        self._reserved = size
+        return self._envelope.held <= self._envelope.most_at_once
+
+    def release(self) -> None:
+        self._envelope.held -= self._reserved
+
+    async def receive(self) -> Message:
+        """The next message. Raises ProblemError for a body that is too large, too slow, or one too many."""
+        try:
+            message = await (self._receive() if self._is_whole else asyncio.wait_for(self._receive(), _BODY_SECONDS))
+        except TimeoutError as error:
+            raise ProblemError(Code.TOO_BUSY, "the body came too slowly; try again", retry_after=1.0) from error
+        if message["type"] == "http.request":
+            self._read += len(message.get("body", b""))
+            self._is_whole = not message.get("more_body", False)
+            if self._read > self._envelope.largest:
+                raise self._envelope.too_large()
+            if not self.has_room(self._read):
+                raise self._envelope.too_many()
+        return message
 
 
 async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> None:

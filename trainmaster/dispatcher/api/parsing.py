@@ -71,11 +71,12 @@ class Parser:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
-        loop = asyncio.get_running_loop()
+        loop, pool = asyncio.get_running_loop(), self._pool
         try:
-            return await loop.run_in_executor(self._pool, _prepare_or_refuse, body, self._most)
+            return await loop.run_in_executor(pool, _prepare_or_refuse, body, self._most)
         except BrokenProcessPool as error:
-            self._pool = None
+            if self._pool is pool:
+                self._pool = None
             raise ProblemError(
                 Code.TOO_BUSY, "the process that reads large bodies died; try again", retry_after=1.0
             ) from error

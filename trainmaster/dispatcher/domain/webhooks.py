@@ -31,6 +31,7 @@ _VISIBLE = re.compile(r"[!-~]+")
 _CLOSED: tuple[Network, ...] = (
     IPv4Network("0.0.0.0/8"),  # this network
     IPv4Network("100.64.0.0/10"),  # between a carrier and its customers
+    IPv4Network("168.63.129.16/32"),  # the host of a machine at Azure, from inside it
     IPv4Network("192.0.0.0/24"),  # protocol assignments
     IPv4Network("192.88.99.0/24"),  # relays of 6to4
     IPv6Network("::/96"),  # IPv4 in IPv6: compatible,

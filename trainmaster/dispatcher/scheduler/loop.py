@@ -32,14 +32,23 @@ _LOOK_SECONDS = 1.0
 _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
 _MOST_PAUSE = 0.05
+_STALE_SECONDS = 600.0
 
 
 class Scheduler:
-    """One scheduler process. ``clock`` counts seconds that only go forward."""
+    """One scheduler process. ``clock`` counts seconds that only go forward, ``boot_clock`` those of a sleep of the machine too."""
 
-    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        clock: Callable[[], float] = time.monotonic,
+        boot_clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
         self.stores = stores
         self.clock = clock
+        self.boot_clock = boot_clock
+        self._absorbed_at = boot_clock()
+        self._unsettled = _UNSETTLED_SECONDS / 2
         self.name = process_name("scheduler")
         self.token: int | None = None
         self.cycle = 0
@@ -115,13 +124,28 @@ class Scheduler:
         # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
         follower, book = self._follower, self._book
         with metrics.absorb_seconds.time():
-            unsettled = await follower.absorb(self.stores, self.clock())
+            unsettled = await self._absorb(follower)
         token = self.token
         if token is None:
-            return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
+            return self._pause(unsettled)
         await self._timers(token)
         with metrics.cycle_seconds.time():
             return await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+
+    def _pause(self, unsettled: bool) -> float:
+        """How long to wait for a wake-up. What cannot be taken yet is looked for soon, and less often the longer it takes."""
+        self._unsettled = min(2 * self._unsettled, _MOST_PAUSE) if unsettled else _UNSETTLED_SECONDS / 2
+        return self._unsettled if unsettled else _LOOK_SECONDS
+
+    async def _absorb(self, follower: Follower) -> bool:
+        """Take in what has changed. After a long silence everything is read anew: the feed is kept for an hour at least, no longer."""
+        now = self.boot_clock()
+        if follower.cursor is not None and now - self._absorbed_at > _STALE_SECONDS:
+            log.warning("nothing was read for %d s; the view is read anew", now - self._absorbed_at)
+            follower.begin_anew()
+        unsettled = await follower.absorb(self.stores, self.clock())
+        self._absorbed_at = now
+        return unsettled
 
     async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
@@ -150,7 +174,7 @@ class Scheduler:
                 return 0
             if plan.starts or plan.holds:
                 return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
-        return _UNSETTLED_SECONDS if unsettled else _LOOK_SECONDS
+        return self._pause(unsettled)
 
     async def _timers(self, token: int) -> None:
         now = self.clock()

@@ -5,6 +5,7 @@ a required topology level the whole gang is tried inside one domain of that leve
 fits when no packing exists, for it builds the packing; it may miss one that exists.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
@@ -45,16 +46,15 @@ def fit(shape: Shape, members: dict[str, int], room: Room) -> Fitted | Shortfall
     roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is None:
         return _pack(roles, members, room.nodes, [])
-    domains = _domains(room, shape.required_level)
-    if not domains:
-        return Shortfall(f"no node has the topology level {shape.required_level!r}")
-    shortfall = Shortfall("")
-    for domain in domains:
+    tried, shortfall = 0, Shortfall("")
+    for domain in _domains(room, shape.required_level):
         outcome = _pack(roles, members, domain.inside, domain.outside)
         if isinstance(outcome, Fitted):
             return outcome
-        shortfall = outcome
-    places = sum(one.count for one in room.nodes) if shape.required_level == HOST_LEVEL else len(domains)
+        tried, shortfall = tried + 1, outcome
+    if not tried:
+        return Shortfall(f"no node has the topology level {shape.required_level!r}")
+    places = sum(one.count for one in room.nodes) if shape.required_level == HOST_LEVEL else tried
     return Shortfall(
         f"{shortfall.sentence} in one {shape.required_level}"
         if places == 1
@@ -70,17 +70,14 @@ class _Domain:
     outside: list[Nodes]
 
 
-def _domains(room: Room, level: str) -> list[_Domain]:
+def _domains(room: Room, level: str) -> Iterator[_Domain]:
     """The domains of ``level``, small ones first. A place is named with all wider levels, as two zones may have a rack ``r1``."""
     if level == HOST_LEVEL:
         # Each node is a domain; of nodes alike, one stands for all.
-        return [
-            _Domain(
-                [Nodes(one.group, one.free, 1)],
-                [Nodes(one.group, one.free, one.count - 1) if other is one else other for other in room.nodes],
-            )
-            for one in room.nodes
-        ]
+        for one in room.nodes:
+            rest = [Nodes(one.group, one.free, one.count - 1) if other is one else other for other in room.nodes]
+            yield _Domain([Nodes(one.group, one.free, 1)], rest)
+        return
     places: dict[tuple[str, ...], list[Nodes]] = {}
     for one in room.nodes:
         keys = [key for key, _ in one.group.topology]
@@ -88,12 +85,19 @@ def _domains(room: Room, level: str) -> list[_Domain]:
             path = tuple(value for _, value in one.group.topology[: keys.index(level) + 1])
             places.setdefault(path, []).append(one)
     ordered = sorted(places.items(), key=lambda item: (sum(one.count for one in item[1]), item[0]))
-    return [_Domain(inside, [one for one in room.nodes if one not in inside]) for _, inside in ordered]
+    for _, inside in ordered:
+        yield _Domain(inside, [one for one in room.nodes if one not in inside])
 
 
 def take(room: Room, fitted: Fitted) -> None:
     """Take a packing from the room it was found in, which must be as it was then."""
-    room.put([one for one in fitted.after if one.count])
+    joined: dict[tuple[int, tuple[tuple[str, int], ...]], Nodes] = {}
+    for one in fitted.after:
+        if one.count:
+            key = (id(one.group), tuple(sorted(one.free.items())))
+            other = joined.get(key)
+            joined[key] = one if other is None else Nodes(one.group, one.free, one.count + other.count)
+    room.put(list(joined.values()))
 
 
 def _pack(

@@ -60,7 +60,9 @@ class Turns:
             if queue_id in view.queues:
                 heads = self._classes.setdefault(queue_id, [])
                 for key, keys in classes.items():
-                    self._push(heads, key, iter(keys))
+                    # A job may be known before its priority class is, by a moment.
+                    if key.class_id in view.classes:
+                        self._push(heads, key, iter(keys))
         active = {queue.id for queue_id in self._classes for queue in view.ancestry(queue_id)}
         for queue_id in sorted(active):
             parent = view.queues[queue_id].parent_id

@@ -124,7 +124,7 @@ async def _holds_others(tx: Transaction, cluster_id: int, request: SyncRequest, 
             return False
     found = await runs.digest_of_cluster(tx, cluster_id)
     if found == said:
-        await agents.note_checked(tx, cluster_id, *said)
+        await agents.note_checked(tx, cluster_id, *said, standing.checked_at)
     return found != said
 
 
@@ -185,6 +185,13 @@ def _take_report(
             )
         moved = report.placement if report.placement != record.placement else None
         found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=moved))
+        if moved is not None and outcome.verdict is not Verdict.APPLIED and not outcome.run.state.is_terminal:
+            # No transition of the run, yet the scheduler's view must learn where its members are now.
+            found.transitions.append(
+                job_store.Transition(
+                    job, job.job, "run.moved", attempt=record.ref.attempt, cluster_id=record.cluster_id
+                )
+            )
     if outcome.verdict is Verdict.APPLIED:
         ending = _ending(report)
         stays = report.placement is None or report.placement == record.placement
@@ -284,7 +291,6 @@ async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, fo
             continue
         found.changes.append(runs.RunChange(record.ref, outcome.run, result={"message": ending.message}))
         follow_run(found, record, jobs[record.ref.job_key], outcome, ending, Retries(), now)
-    await agents.unset_checked(tx, {record.cluster_id for record in records.values()})
 
 
 async def give_up_overdue(stores: Stores, token: int) -> int:
@@ -305,6 +311,7 @@ async def give_up_overdue(stores: Stores, token: int) -> int:
             if refs:
                 await give_up(tx, refs, RunEnding(RunState.LOST, message=message), found)
         await write_findings(tx, found)
+        await agents.unset_checked(tx, {t.cluster_id for t in found.transitions if t.cluster_id is not None})
         names = await measuring.cluster_names(tx) if found.transitions else {}
     measuring.count_ends(found.transitions, names)
     if found.transitions:
@@ -360,7 +367,13 @@ async def watch_desired(stores: Stores) -> None:
 async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, timeout: float) -> dict[str, Any]:
     """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread."""
     start, stop = [], []
-    for row in await agents.desired_runs(tx, cluster_id, since):
+    rows = await agents.desired_runs(tx, cluster_id, since)
+    if rows and not rows[-1].is_last:
+        # The agent asks again from the last version that is here as a whole; runs that it holds by then are not sent again.
+        version = max(
+            (row.desired_version for row in rows if row.desired_version < rows[-1].desired_version), default=since
+        )
+    for row in rows:
         job = job_id(row.name, row.job_id)
         run = run_id(job, row.attempt)
         if row.state == RunState.LEASED:

@@ -54,11 +54,17 @@ class _Seen:
         seen = self.offsets.get(place)
         if not wanted or (seen is not None and chunk.next_offset <= seen):
             return None
-        data = chunk.data
-        if seen is not None and chunk.offset < seen:
-            data = data.encode()[seen - chunk.offset :].decode(errors="replace")
+        data, offset = chunk.data, chunk.offset
+        if seen is not None and offset < seen:
+            data, offset = data.encode()[seen - offset :].decode(errors="replace"), seen
         self.offsets[place] = chunk.next_offset
-        out: dict[str, Any] = {"role": chunk.role, "index": chunk.index, "data": data, "next": chunk.next_offset}
+        out: dict[str, Any] = {
+            "role": chunk.role,
+            "index": chunk.index,
+            "data": data,
+            "offset": offset,
+            "next": chunk.next_offset,
+        }
         if seen is not None and chunk.offset > seen:
             out["missed"] = chunk.offset - seen
         return out
@@ -114,7 +120,7 @@ async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[
     async with stores.database.transaction() as tx:
         tails = await runs.tails(tx, ref)
     for tail in tails:
-        end = tail.start + len(tail.data.encode())
+        end = tail.start + len(tail.data.encode()) if tail.next is None else tail.next
         chunk = LogChunk(role=tail.role, index=tail.index, offset=tail.start, data=tail.data, next_offset=end)
         if (chunk.role, chunk.index) not in seen.offsets:
             chunk = _end_of(chunk, seen.options.tail_bytes)
@@ -237,10 +243,10 @@ async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) ->
     stores.soft.relay(stream, orjson.dumps(body.model_dump(mode="json", by_alias=True)))
 
 
-def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str]]:
-    """One tail for each member, its newest and never more than is kept: role, index, byte offset, text."""
+def _last_of_each(chunks: Sequence[LogChunk]) -> list[tuple[str, int, int, str, int]]:
+    """One tail for each member, its newest and never more than is kept: role, index, byte offset, text, next offset."""
     newest = {(chunk.role, chunk.index): _end_of(chunk, TAIL_BYTES) for chunk in chunks}
-    return [(chunk.role, chunk.index, chunk.offset, chunk.data) for chunk in newest.values()]
+    return [(chunk.role, chunk.index, chunk.offset, chunk.data, chunk.next_offset) for chunk in newest.values()]
 
 
 def _end_of(chunk: LogChunk, most: int) -> LogChunk:

@@ -46,6 +46,10 @@ class Follower:
     run_versions: dict[int, int] = field(default_factory=dict)
     """By job with a live run: the version of the job that the view has."""
 
+    def begin_anew(self) -> None:
+        """Forget everything, to be loaded at the next look."""
+        self.view, self.cursor, self.run_versions = View(), None, {}
+
     async def absorb(self, stores: Stores, now: float) -> bool:
         """Take in what has changed; whether newer changes are committed that could not be taken yet."""
         async with stores.database.transaction() as tx:

@@ -29,6 +29,8 @@ from trainmaster.protocol.parameters import check_sets
 from trainmaster.protocol.states import JobState
 
 _MOST_MISTAKES = 50
+_LONGEST_SPEC = 1_048_576
+"""Bytes; what Kubernetes lets an object have."""
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
@@ -198,6 +200,9 @@ def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> Prepare
     ) as error:  # a quantity that cannot be read; nested too deep to be written
         mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
         raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
+    if len(whole) > _LONGEST_SPEC:
+        message = f"the specification has {len(whole)} bytes, at most {_LONGEST_SPEC} are allowed"
+        raise _mistaken(Mistake(path=prefix or "(whole)", message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
     first = JobState.HELD if spec.suspend else JobState.QUEUED

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
 
 from trainmaster.dispatcher.store.database import Transaction, dumps
 from trainmaster.dispatcher.store.tenants import note_change
+
+_MOST_SPEC_BYTES = 4 * 1024 * 1024
+"""Of specifications in one answer to an agent, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
         """
         SELECT i.id || ':' || i.store_epoch AS epoch,
                EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
-               c.checked_count, c.checked_digest,
+               c.checked_count, c.checked_digest, c.checked_at,
                extract(epoch FROM clock_timestamp() - c.checked_at)::float8 AS checked_age
         FROM installation i LEFT JOIN cluster_contacts c ON c.cluster_id = :id
         """,
@@ -102,16 +106,17 @@ async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
     )
 
 
-async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int) -> None:
-    """Agent and store hold the same runs, so many with this fingerprint."""
+async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int, seen: datetime | None) -> None:
+    """Agent and store hold the same runs, so many with this fingerprint; ``seen`` is ``checked_at`` as it was before."""
     await tx.run(
         """
         UPDATE cluster_contacts SET checked_count = :count, checked_digest = :digest, checked_at = clock_timestamp()
-        WHERE cluster_id = :id
+        WHERE cluster_id = :id AND checked_at IS NOT DISTINCT FROM CAST(:seen AS timestamptz)
         """,
         id=cluster_id,
         count=count,
         digest=digest,
+        seen=seen,
     )
 
 
@@ -145,18 +150,30 @@ async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
 
 
 async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
-    """Runs to start or stop that changed after a version. Those that the agent has accepted are its own to remember."""
+    """Runs to start or stop that changed after a version, by version. Those that the agent has accepted are its own to remember.
+
+    ``is_last`` is false where more follow, which are left out: one answer holds so many specifications and no more.
+    """
     return await tx.all(
         """
-        SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
-               j.name, j.parameters, q.path AS queue, s.spec::text AS spec
-        FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id JOIN job_specs s ON s.id = j.spec_id
-        WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
-          AND r.state IN ('leased', 'stopping')
-        ORDER BY r.job_id
+        SELECT d.job_id, d.attempt, d.state, d.generation, d.stop_cause, d.sizes, d.assumed, d.disconnect_seconds,
+               d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.bytes_all = d.bytes AS is_last
+        FROM (
+            SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
+                   r.desired_version, j.name, j.parameters, q.path AS queue, s.spec,
+                   sum(pg_column_size(s.spec)) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
+                   sum(pg_column_size(s.spec)) OVER () AS bytes_all,
+                   row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number
+            FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id
+                 JOIN job_specs s ON s.id = j.spec_id
+            WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
+              AND r.state IN ('leased', 'stopping')
+        ) AS d
+        WHERE d.number = 1 OR d.bytes <= :most ORDER BY d.desired_version, d.job_id
         """,
         cluster=cluster_id,
         after=after,
+        most=_MOST_SPEC_BYTES,
     )
 
 

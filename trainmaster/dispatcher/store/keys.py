@@ -117,12 +117,15 @@ async def claim_idempotency(
     )
     if taken:
         return None
-    row = await tx.one(
+    row = await tx.first(
         "SELECT body_hash, status, answer FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key",
         caller=caller.key_id,
         route=route,
         key=key,
     )
+    if row is None:
+        # The first request was refused and has given the key back in between.
+        return await claim_idempotency(tx, caller, route, key, body_hash)
     return bytes(row.body_hash), row.status, bytes(row.answer)
 
 

@@ -260,15 +260,16 @@ async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
     return [_record(row) for row in rows]
 
 
-async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, int, int, str]]) -> None:
-    """Keep the last output of members: role, index, byte offset of the start, text."""
+async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, int, int, str, int]]) -> None:
+    """Keep the last output of members: role, index, byte offset of the start, text, byte offset of what follows."""
     await tx.run(
         """
-        INSERT INTO run_tails (job_id, attempt, role, index, start, data)
-        SELECT :job, :attempt, role, index, start, data
-        FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:starts AS bigint[]), CAST(:data AS text[]))
-             AS n(role, index, start, data)
-        ON CONFLICT (job_id, attempt, role, index) DO UPDATE SET start = excluded.start, data = excluded.data
+        INSERT INTO run_tails (job_id, attempt, role, index, start, data, next)
+        SELECT :job, :attempt, role, index, start, data, next
+        FROM unnest(CAST(:roles AS text[]), CAST(:indexes AS int[]), CAST(:starts AS bigint[]), CAST(:data AS text[]),
+                    CAST(:nexts AS bigint[])) AS n(role, index, start, data, next)
+        ON CONFLICT (job_id, attempt, role, index)
+        DO UPDATE SET start = excluded.start, data = excluded.data, next = excluded.next
         """,
         job=ref.job_key,
         attempt=ref.attempt,
@@ -276,13 +277,14 @@ async def save_tails(tx: Transaction, ref: RunRef, tails: Sequence[tuple[str, in
         indexes=[tail[1] for tail in tails],
         starts=[tail[2] for tail in tails],
         data=[tail[3].replace("\x00", "�") for tail in tails],
+        nexts=[tail[4] for tail in tails],
     )
 
 
 async def tails(tx: Transaction, ref: RunRef) -> Sequence[Row[Any]]:
     """The kept output of a run's members."""
     return await tx.all(
-        "SELECT role, index, start, data FROM run_tails WHERE job_id = :job AND attempt = :attempt ORDER BY role, index",
+        "SELECT role, index, start, data, next FROM run_tails WHERE job_id = :job AND attempt = :attempt ORDER BY role, index",
         job=ref.job_key,
         attempt=ref.attempt,
     )

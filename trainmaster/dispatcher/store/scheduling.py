@@ -83,25 +83,24 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
         """
         WITH snapshot AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin)
         SELECT 'job' AS kind, e.job_id AS ref, e.seq AS many,
-               e.details->>'job' IN ('succeeded', 'failed', 'cancelled') AS is_over,
-               e.xid < (SELECT xmin FROM snapshot) AS settled
-        FROM events e WHERE e.xid >= CAST(CAST(:cursor AS text) AS xid8)
+               e.details->>'job' IN ('succeeded', 'failed', 'cancelled') AS is_over
+        FROM events e WHERE e.xid >= CAST(CAST(:cursor AS text) AS xid8) AND e.xid < (SELECT xmin FROM snapshot)
         UNION ALL
-        SELECT c.kind, c.ref, c.many, false, c.xid < (SELECT xmin FROM snapshot)
-        FROM changes c WHERE c.xid >= CAST(CAST(:cursor AS text) AS xid8)
+        SELECT c.kind, c.ref, c.many, false
+        FROM changes c WHERE c.xid >= CAST(CAST(:cursor AS text) AS xid8) AND c.xid < (SELECT xmin FROM snapshot)
         UNION ALL
-        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), 0, false, true
+        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), 0,
+               EXISTS (SELECT 1 FROM events e WHERE e.xid >= (SELECT xmin FROM snapshot))
+               OR EXISTS (SELECT 1 FROM changes c WHERE c.xid >= (SELECT xmin FROM snapshot))
         """,
         cursor=str(cursor.xid),
     )
     jobs, submitted, others = dict[int, tuple[int, bool]](), [], set()
     unsettled, xmin = False, cursor.xid
     for row in rows:
-        kind, ref, many, is_over, settled = row.kind, row.ref, row.many, row.is_over, row.settled
+        kind, ref, many, is_over = row.kind, row.ref, row.many, row.is_over
         if kind == "xmin":
-            xmin = int(ref)
-        elif not settled:
-            unsettled = True
+            xmin, unsettled = int(ref), bool(is_over)
         elif kind == "job":
             if ref not in jobs or jobs[ref][0] < many:
                 jobs[ref] = (many, bool(is_over))

@@ -317,6 +317,7 @@ run_tails = Table(
     Column("index", Integer, nullable=False),
     Column("start", BigInteger, nullable=False),
     Column("data", Text, nullable=False),
+    Column("next", BigInteger),
     PrimaryKeyConstraint("job_id", "attempt", "role", "index"),
 )
 

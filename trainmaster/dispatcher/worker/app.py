@@ -112,7 +112,7 @@ class Timetable(Scheduler):  # type: ignore[misc] # celery has no types
         except (OperationalError, *self.app.connection_for_write().connection_errors) as error:
             log.warning("the task %s was not sent: %s", entry.task, error)
             return
-        is_full = waiting >= _MOST_WAITING
+        is_full = waiting >= _MOST_WAITING and entry.task != RETENTION
         if is_full != self._is_full:
             self._is_full = is_full
             log.warning("%d tasks wait for a worker%s", waiting, "; no more are sent" if is_full else " again")

@@ -8,7 +8,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import TracebackType
 from typing import Self
@@ -25,11 +27,14 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 _MOST_ANSWER_BYTES = 64 * 1024
 _MOST_TRIED = 3
 _LOOKED_UP_SECONDS = 20.0
+_LOOKING = ThreadPoolExecutor(64, "look-up")
+"""Names that never get an answer keep a thread each for the resolver's own time; the default pool has few."""
 
 
 async def look_up(host: str, port: int) -> list[Address]:
     """The addresses of a host, in the system's order of preference. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKING, ask)
     return list(dict.fromkeys(ip_address(str(address[0])) for *_, address in found))
 
 
@@ -129,11 +134,13 @@ class Poster:
         request = httpx.Request("POST", url, headers=wanted, content=body, extensions=extensions)
         response = await self._transport(target).handle_async_request(request)
         try:
-            read = 0
-            async for piece in response.aiter_raw():
-                read += len(piece)
-                if read > _MOST_ANSWER_BYTES:
-                    break
+            # The status has said it; an answer's body that breaks off makes a message that was taken no failure.
+            with suppress(httpx.HTTPError):
+                read = 0
+                async for piece in response.aiter_raw():
+                    read += len(piece)
+                    if read > _MOST_ANSWER_BYTES:
+                        break
         finally:
             await response.aclose()
         return response.status_code

@@ -84,17 +84,18 @@ def upgrade() -> None:
         CREATE FUNCTION take_ids(sequence regclass, many bigint) RETURNS bigint LANGUAGE plpgsql AS $$
         DECLARE first bigint;
         BEGIN
-          PERFORM pg_advisory_lock(1953653618, sequence::oid::int);
+          -- An unlock of what is not held is a warning only; a lock that is left behind would hold up everybody.
           BEGIN
+            PERFORM pg_advisory_lock(1953653618, sequence::oid::int);
             first := nextval(sequence);
             IF many > 1 THEN
               PERFORM setval(sequence, first + many - 1);
             END IF;
+            PERFORM pg_advisory_unlock(1953653618, sequence::oid::int);
           EXCEPTION WHEN OTHERS OR query_canceled THEN
             PERFORM pg_advisory_unlock(1953653618, sequence::oid::int);
             RAISE;
           END;
-          PERFORM pg_advisory_unlock(1953653618, sequence::oid::int);
           RETURN first;
         END $$
         """

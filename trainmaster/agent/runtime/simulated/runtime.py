@@ -49,7 +49,7 @@ class SimulatedRuntime:
         self._asked_at: tuple[float, float] | None = None
         """The last renewal, and when it came. It is worth an entry only once a run depends on it."""
         if state_dir is not None:
-            declared = f"{self._seed} {cluster.model_dump_json()}".encode()
+            declared = f"{self._seed} {cluster.model_dump_json(exclude={'key', 'key_file', 'key_env'})}".encode()
             self._journal = Journal(state_dir, boot_id(), blake2b(declared, digest_size=16).hexdigest())
 
     @property
