@@ -6,7 +6,6 @@ Every change of a job goes through ``write``: new values, the next version and o
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row
@@ -393,7 +392,3 @@ async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Se
         seq=seq,
         limit=limit,
     )
-
-
-def to_time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
