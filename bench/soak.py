@@ -106,13 +106,21 @@ class Watch:
     """What is looked at every ten seconds."""
 
     stage: Stage
-    memory: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    memory: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    cores: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """CPU seconds per second since the look before; not where a process was started anew in between."""
     not_ended: list[int] = field(default_factory=list)
     outbox: list[int] = field(default_factory=list)
+    _before: tuple[float, dict[str, float]] | None = None
 
     def look(self, at: float) -> None:
         for name, size in self.stage.rss_bytes().items():
             self.memory[name].append((at, size))
+        cpu, then = self.stage.cpu_seconds(), self._before
+        for name, used in cpu.items():
+            if then is not None and used >= then[1].get(name, used + 1):
+                self.cores[name].append((at, (used - then[1][name]) / (at - then[0])))
+        self._before = at, cpu
         with self.stage.sql() as connection:
             row = connection.execute(
                 "SELECT (SELECT count(*) FROM jobs WHERE ended_at IS NULL), (SELECT count(*) FROM outbox)"
@@ -121,19 +129,21 @@ class Watch:
         self.not_ended.append(int(row[0]))
         self.outbox.append(int(row[1]))
 
-    def growth(self, seconds: float) -> dict[str, dict[str, float]]:
-        """Memory of each process: the median of the fifth part after the warm-up, of the last fifth, and their ratio."""
-        out = {}
-        for name, samples in self.memory.items():
-            early = [size for at, size in samples if WARM_UP * seconds <= at < (WARM_UP + 0.2) * seconds]
-            late = [size for at, size in samples if 0.8 * seconds <= at <= seconds]
-            if early and late:
-                out[name] = {
-                    "early_bytes": median(early),
-                    "late_bytes": median(late),
-                    "ratio": round(median(late) / median(early), 3),
-                }
-        return out
+
+def growth(of: dict[str, list[tuple[float, float]]], seconds: float, digits: int) -> dict[str, dict[str, float]]:
+    """Of each process: the median of the fifth part after the warm-up, of the last fifth, and their ratio."""
+    out = {}
+    for name, samples in of.items():
+        early = [value for at, value in samples if WARM_UP * seconds <= at < (WARM_UP + 0.2) * seconds]
+        late = [value for at, value in samples if 0.8 * seconds <= at <= seconds]
+        if early and late and median(early):
+            ratio = median(late) / median(early)
+            out[name] = {
+                "early": round(median(early), digits),
+                "late": round(median(late), digits),
+                "ratio": round(ratio, 3),
+            }
+    return out
 
 
 _LAGS = """
@@ -161,7 +171,7 @@ def run(stage: Stage, receiver: Receiver, minutes: float, rate: float, kill_ever
     seconds = minutes * 60
     load, watch = Load(stage, rate, seconds, receiver.url), Watch(stage)
     kills: dict[str, int] = defaultdict(int)
-    cpu = stage.cpu_seconds()
+    killed: dict[int, list[str]] = defaultdict(list)
     load.start()
     began = time.monotonic()
     next_kill, next_look = kill_every, 0.0
@@ -172,10 +182,10 @@ def run(stage: Stage, receiver: Receiver, minutes: float, rate: float, kill_ever
         if at >= next_kill:
             name = draw.choice(KILLED)
             kills[name] += 1
+            killed[int(at // 60)].append(name)
             stage.kill(name)
             next_kill += kill_every
         time.sleep(0.1)
-    used = {name: round(value - cpu.get(name, 0.0), 1) for name, value in stage.cpu_seconds().items()}
     load.join()
     submitted_seconds = time.monotonic() - began
     drained = _drain(stage, 180.0)
@@ -207,12 +217,18 @@ def run(stage: Stage, receiver: Receiver, minutes: float, rate: float, kill_ever
             "jobs_out_of_order": receiver.out_of_order,
         },
         "submit_to_ended_by_minute": [
-            {"minute": row[0], "p50_seconds": round(row[1], 3), "p99_seconds": round(row[2], 3)} for row in lags
+            {
+                "minute": row[0],
+                "p50_seconds": round(row[1], 3),
+                "p99_seconds": round(row[2], 3),
+                "killed": killed[row[0]],
+            }
+            for row in lags
         ],
         "not_ended": summary_of(watch.not_ended),
         "outbox_rows": summary_of(watch.outbox),
-        "memory": watch.growth(seconds),
-        "cpu_seconds_since_the_last_start": used,
+        "memory_bytes": growth(watch.memory, seconds, 0),
+        "cores": growth(watch.cores, seconds, 3),
         "postgres": durability(stage.database_url),
     }
 

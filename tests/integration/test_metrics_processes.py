@@ -109,7 +109,7 @@ def configure(folder: Path, ports: dict[str, int]) -> Path:
     config = yaml.safe_load((RULES / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"] = [
-        scrape
+        {name: value for name, value in scrape.items() if name != "dns_sd_configs"}
         | {"static_configs": [{"targets": [f"127.0.0.1:{ports[scrape['job_name'].removeprefix('trainmaster-')]}"]}]}
         for scrape in config["scrape_configs"]
         if scrape["job_name"].removeprefix("trainmaster-") in ports

@@ -9,12 +9,15 @@ import pytest
 from tests.conftest import FakeAgent, Service, job
 from tests.integration.receiver import SECRET
 from tests.integration.rows import execute, rows, value
+from tests.waiting import eventually
 from trainmaster.dispatcher.services.retention import Removed, Retention
 from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.store import jobs as jobs_store
 from trainmaster.dispatcher.store import retention as store
 from trainmaster.dispatcher.store.migrate import partition_of
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.ids import parse_job_id
+from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import RunState
 
 OWN = ("runs", "run_tails", "events", "outbox", "cool_downs")
@@ -259,3 +262,84 @@ async def test_it_stops_between_two_steps_when_told_to(service: Service) -> None
     turn = Retention(service.stores.database, service.settings, lambda: next(answers, False), batch=1)
     removed = await turn.run()
     assert (removed.jobs, removed.finished) == (1, False)
+
+
+async def age_left_overs(service: Service, days: int) -> None:
+    for sql in (
+        "UPDATE shapes SET used_on = used_on - CAST(:days AS int)",
+        "UPDATE class_reasons SET at = at - make_interval(days => :days)",
+        "UPDATE agent_sessions SET created_at = created_at - make_interval(days => :days)",
+    ):
+        await execute(service.stores, sql, days=days)
+
+
+async def is_judged(service: Service, job_id: str) -> bool:
+    """Whether a verdict of the job's class is told."""
+    answer = await service.http.get(f"/v1/jobs/{job_id}/why")
+    return bool(answer.json()["token"] != Token.NOT_LOOKED_AT)
+
+
+async def counted(service: Service) -> dict[str, int]:
+    tables = ("shapes", "class_reasons", "agent_sessions")
+    sql = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS many FROM {name}" for name in tables)
+    return {row.name: row.many for row in await rows(service.stores, sql)}
+
+
+async def test_shapes_verdicts_and_sessions_go_once_nothing_has_them(service: Service) -> None:
+    before = await connected(service)
+    gone = await ended(service, before)
+    agent = service.agent()
+    agent.session = "newer"
+    await agent.connect(cpu=8)
+    waiting = await service.submit(cpu="100")
+    await eventually(lambda: is_judged(service, waiting))
+    await age_left_overs(service, 34)
+    await age_jobs(service, 34, gone, parse_job_id(waiting)[1])
+    assert await counted(service) == {"shapes": 2, "class_reasons": 1, "agent_sessions": 2}
+    await retain(service)
+    assert await counted(service) == {"shapes": 1, "class_reasons": 1, "agent_sessions": 1}
+    assert await is_judged(service, waiting), "the waiting job's verdict is still told"
+    assert (await service.http.post(f"/v1/jobs/{waiting}/cancel")).is_success
+    await service.until(waiting, "cancelled")
+    await retain(service)
+    assert await counted(service) == {"shapes": 1, "class_reasons": 0, "agent_sessions": 1}, "it may be retried"
+    await age_jobs(service, 34, parse_job_id(waiting)[1])
+    await retain(service)
+    assert await counted(service) == {"shapes": 0, "class_reasons": 0, "agent_sessions": 1}
+    assert await ended(service, agent), "a shape that went is made anew"
+
+
+async def test_a_shape_is_safe_from_the_moment_a_submission_refers_to_it(service: Service) -> None:
+    agent = await connected(service)
+    key_of_job = await ended(service, agent)
+    await age_left_overs(service, 34)
+    await age_jobs(service, 34, key_of_job)
+    key = (await rows(service.stores, "SELECT hash, body::text AS body FROM shapes"))[0]
+    async with service.stores.database.transaction() as submission:
+        ids = await jobs_store.shape_ids(submission, {bytes(key.hash): key.body.encode()})
+        removing = asyncio.create_task(retain(service))
+        done, _ = await asyncio.wait({removing}, timeout=0.5)
+        assert not done, "the removal waits for the submission"
+    await removing
+    assert [row.id for row in await rows(service.stores, "SELECT id FROM shapes")] == list(ids.values())
+
+
+async def test_a_shape_that_goes_while_it_is_looked_up_is_made_anew(service: Service) -> None:
+    agent = await connected(service)
+    key_of_job = await ended(service, agent)
+    await age_left_overs(service, 34)
+    await age_jobs(service, 34, key_of_job)
+    key = (await rows(service.stores, "SELECT id, hash, body::text AS body FROM shapes"))[0]
+
+    async def look_up() -> dict[bytes, int]:
+        async with service.stores.database.transaction() as submission:
+            return await jobs_store.shape_ids(submission, {bytes(key.hash): key.body.encode()})
+
+    async with service.stores.database.transaction() as removal:
+        await store.remove_shapes(removal, 0, 10, 0)
+        looking = asyncio.create_task(look_up())
+        done, _ = await asyncio.wait({looking}, timeout=0.5)
+        assert not done, "the submission waits for the removal"
+    (found,) = (await looking).values()
+    assert found != key.id
+    assert [row.id for row in await rows(service.stores, "SELECT id FROM shapes")] == [found]

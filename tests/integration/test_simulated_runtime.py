@@ -1,5 +1,7 @@
 """The simulated runtime on real time: the conformance suite, and what its records promise."""
 
+import random
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,18 @@ from tests.conformance.runtime_suite import (
     A,
     B,
     Behaviour,
+    C,
     Does,
     Part,
     RuntimeConformance,
     eventually,
     start_run,
     stop_run,
-    until_over,
     until_state,
 )
 from trainmaster.agent.runtime.local.layout import boottime
 from trainmaster.agent.runtime.port import Runtime, RuntimeRefusedError
+from trainmaster.agent.runtime.simulated import runtime as runtime_module
 from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster.protocol.states import RunState
 from trainmaster.simulation.fleet import FleetCluster
@@ -119,16 +122,118 @@ async def test_a_line_that_a_crash_cut_off_is_passed_over(lab: SimulatedLab) -> 
     }
 
 
-async def test_the_file_begins_anew_when_nothing_is_held(lab: SimulatedLab) -> None:
-    file = lab.state_dir / "simulated.jsonl"
-    empty = file.stat().st_size
-    for run in (A, B):
+async def test_the_file_does_not_grow_with_what_was_forgotten(
+    lab: SimulatedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "_LEAST_ENTRIES", 20)
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    for number in range(200):
+        run = f"beta-{number + 1:07d}-r1"
         await lab.runtime.start(start_run(lab, run, Part(SUCCEEDS)))
-        await until_over(lab, run)
-    await lab.runtime.forget(A)
-    assert file.stat().st_size > empty
-    await lab.runtime.forget(B)
-    assert len(file.read_text().splitlines()) == 1
+        await lab.runtime.forget(run)
+    assert len((lab.state_dir / "simulated.jsonl").read_text().splitlines()) <= 1 + 20 + 10 * 2
+    await lab.restart()
+    assert {run: status.state for run, status in lab.runtime.held().items()} == {A: RunState.RUNNING}
+
+
+WEATHER = FleetCluster.model_validate(
+    {
+        "name": "weather",
+        "groups": [
+            {
+                "name": "cpu",
+                "count": 3,
+                "resources": {"cpu": "4", "memory": "8Gi"},
+                "foreign": [{"resources": {"cpu": "2"}, "every": "20s", "lasts": "1s-10s"}],
+                "failures": {"every": "1m", "lasts": "10s"},
+            },
+            {
+                "name": "spot",
+                "count": 0,
+                "resources": {"cpu": "8", "memory": "16Gi"},
+                "provisioning": {"most": 4, "delay": "5s", "idle": "30s"},
+            },
+        ],
+    }
+)
+
+
+async def test_a_cluster_taken_over_at_any_moment_is_the_one_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "_LEAST_ENTRIES", 7)
+    monkeypatch.setattr(runtime_module, "_ENTRIES_EACH", 1)
+    now, seen = 1000.0, set[str]()
+
+    def clock() -> float:
+        return now
+
+    lab = SimulatedLab(tmp_path)
+    steady = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "steady")
+    broken = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "broken")
+    await steady.open()
+    await broken.open()
+    chance = random.Random(3)
+    for number in range(120):
+        now += chance.uniform(0, 4)
+        order = start_run(
+            lab,
+            f"beta-{number + 1:07d}-r1",
+            Part(RUNS, chance.randint(1, 3), cpu="2", extra={"env": {"SIM_RUN_TIME": f"{chance.randint(1, 30)}s"}}),
+        )
+        over = [run for run, status in steady.held().items() if status.state.is_terminal]
+        for runtime in (steady, broken):
+            await runtime.renew(now - 0.5)
+            await runtime.start(order)
+            for run in over[:2]:
+                await runtime.forget(run)
+        await broken.close()
+        broken = SimulatedRuntime(WEATHER, clock, seed=5, state_dir=tmp_path / "broken")
+        await broken.open()
+        assert broken.holder != steady.holder
+        assert broken.held() == steady.held()
+        assert await broken.capacity() == await steady.capacity()
+        seen.update(status.state for status in steady.held().values())
+    assert {RunState.PENDING, RunState.RUNNING, RunState.SUCCEEDED} <= seen
+    await steady.close()
+    await broken.close()
+
+
+async def test_entries_that_the_state_holds_already_are_not_told_again(
+    lab: SimulatedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies between the two writes leaves the new state beside the old entries."""
+    entries = lab.state_dir / "simulated.jsonl"
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    old, holder = entries.read_bytes(), lab.runtime.holder
+    monkeypatch.setattr(runtime_module, "_LEAST_ENTRIES", 0)
+    monkeypatch.setattr(runtime_module, "_ENTRIES_EACH", 1)
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    assert (lab.state_dir / "simulated.state").exists()
+    seq = lab.runtime.held()[A].seq
+    for torn in (old, b"", old[: len(old) // 2]):
+        await lab.simulated.close()
+        entries.write_bytes(torn)
+        await lab.restart()
+        assert set(lab.runtime.held()) == {A}, "what was told after the state was lost with its entries"
+        assert (lab.runtime.held()[A].seq, lab.runtime.holder) == (seq, holder)
+
+
+async def test_an_entry_that_finds_the_disk_full_is_not_there_at_all(lab: SimulatedLab) -> None:
+    entries = lab.state_dir / "simulated.jsonl"
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    whole = entries.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert entries.read_bytes() == whole
+    await lab.runtime.start(start_run(lab, C, Part(RUNS)))
+    await lab.restart()
+    assert set(lab.runtime.held()) == {A, C}
 
 
 async def test_the_disconnect_limit_counts_from_the_last_answer_across_a_restart(tmp_path: Path) -> None:

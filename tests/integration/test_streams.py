@@ -123,6 +123,27 @@ async def test_a_stream_is_closed_soon_after_its_follower_has_left(stage: Stage)
     assert (await stage.agent.desired())["streams"] == []
 
 
+async def test_who_lost_the_connection_while_the_next_run_started_hears_the_rest_of_the_first(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    job_id = await service.submit(retries={"limit": 1, "backOff": "0s"})
+    first = (await agent.next_start())["run"]
+    stage = Stage(service, agent, job_id, first)
+    await stage.push(first, chunk("the rest of one"))
+    await agent.report(first, RunState.RUNNING, 1)
+    await agent.report(first, RunState.FAILED, 2)
+    second = (await agent.next_start())["run"]
+    await stage.push(second, chunk("two"))
+    await agent.report(second, RunState.RUNNING, 1)
+    await agent.report(second, RunState.SUCCEEDED, 2)
+    await service.until(job_id, "succeeded")
+    async with stage.following() as pieces:
+        assert [(await asyncio.wait_for(pieces.get(), 5)).get("data") for _ in range(2)] == ["two", None]
+    async with stage.following(fromAttempt=1) as pieces:
+        told = [(await asyncio.wait_for(pieces.get(), 5)).get("data") for _ in range(3)]
+        assert told == ["the rest of one", "two", None]
+
+
 async def test_the_tails_of_an_ended_run_are_what_its_logs_show(stage: Stage) -> None:
     assert (
         await stage.push(stage.run, chunk("first"), chunk("second", 100), chunk("other", 7, index=1))

@@ -176,6 +176,12 @@ def test_a_removal_whose_answer_was_lost_has_been_done() -> None:
         Script(problem(Code.NOT_FOUND)).client().delete("Queue", "team-a")
 
 
+def test_a_removal_that_was_refused_before_has_not_been_done() -> None:
+    with pytest.raises(ProblemError) as refused:
+        Script(problem(Code.STORE_AWAY), problem(Code.NOT_FOUND)).client().delete("Queue", "team-a")
+    assert refused.value.code is Code.NOT_FOUND
+
+
 def test_the_callers_own_idempotency_key_is_sent() -> None:
     done = httpx.Response(201, json={"jobs": [{"id": JOB}]})
     script = Script(done, done)

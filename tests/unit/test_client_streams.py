@@ -132,6 +132,9 @@ def test_logs_repeat_nothing_after_a_lost_connection() -> None:
     assert len([item for item in told if item == Notice(note["note"])]) == 1
     assert told[-1] == Ended("failed")
     assert [request.url.params["tailBytes"] for request in script.requests] == ["10", "65536"]
+    assert [request.url.params.get("fromAttempt") for request in script.requests] == [None, "1"], (
+        "it goes on where it was"
+    )
 
 
 def test_logs_say_what_was_missed_and_begin_anew_with_each_run() -> None:

@@ -162,7 +162,16 @@ def test_apis_for_agents_can_be_scaled() -> None:
 def test_prometheus_finds_every_process_that_it_is_to_read() -> None:
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     targets = [
-        target for job in config["scrape_configs"] for static in job["static_configs"] for target in static["targets"]
+        target
+        for job in config["scrape_configs"]
+        for static in job.get("static_configs", [])
+        for target in static["targets"]
+    ]
+    targets += [
+        f"{name}:{dns['port']}"
+        for job in config["scrape_configs"]
+        for dns in job.get("dns_sd_configs", [])
+        for name in dns["names"]
     ]
     assert {target.partition(":")[0] for target in targets} == PROCESSES
     for target in targets:

@@ -1,4 +1,4 @@
-"""Log streams: output of members pushed to the dispatcher while somebody follows, and the tail that is kept at the end."""
+"""Log streams: output of members, pushed to the dispatcher while somebody follows."""
 
 import asyncio
 import codecs
@@ -15,7 +15,6 @@ _CHUNK_BYTES = 32_768
 _PUSH_BYTES = 262_144
 _LOOK_SECONDS = 0.2
 _KEEP_OPEN_SECONDS = 5.0
-TAIL_BYTES = 65_536
 _MOST_STREAMS = 64
 
 
@@ -31,6 +30,27 @@ def whole_text(data: bytes) -> tuple[str, int]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)
     return text, len(data) - len(decoder.getstate()[0])
+
+
+def members_of(runtime: Runtime, run: str) -> list[tuple[str, int]]:
+    """Role and index of each member of a run that is held."""
+    status = runtime.held().get(run)
+    return [] if status is None else [(member.role, member.index) for member in status.members]
+
+
+async def read_chunk(
+    runtime: Runtime, run: str, role: str, index: int, offset: int, limit: int
+) -> tuple[LogChunk | None, bool]:
+    """At most ``limit`` bytes of a member's output, and whether nothing follows; None for a member that is not held."""
+    try:
+        piece = await runtime.read_log(run, role, index, offset, limit)
+    except KeyError:
+        return None, True
+    text, used = whole_text(piece.data)
+    if piece.end and used < len(piece.data):
+        text, used = piece.data.decode(errors="replace"), len(piece.data)
+    chunk = LogChunk(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
+    return chunk, piece.end
 
 
 class LogStreams:
@@ -56,44 +76,6 @@ class LogStreams:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def keep_tail(self, run: str) -> None:
-        """Hand over the last output of each member; a dispatcher that refuses it does without.
-
-        Raises UnreachableError, and ProblemError where the store is away: the caller tries again before it tells the run's end.
-        """
-        members = self._members(run, (), None)
-        chunks = [await self._chunk(run, role, index, -TAIL_BYTES, TAIL_BYTES) for role, index in members]
-        kept = [chunk for chunk, _ in chunks if chunk is not None and chunk.data]
-        if not kept:
-            return
-        try:
-            await self._pusher.push(run, StreamPush(session=self._session, chunks=tuple(kept), end=True))
-        except ProblemError as error:
-            if error.code.status == 503:
-                raise
-            log.warning("the tail of %s was not taken: %s", run, error, extra={"run_id": run})
-
-    def _members(self, run: str, roles: tuple[str, ...], index: int | None) -> list[tuple[str, int]]:
-        status = self._runtime.held().get(run)
-        if status is None:
-            return []
-        return [
-            (member.role, member.index)
-            for member in status.members
-            if (not roles or member.role in roles) and index in (None, member.index)
-        ]
-
-    async def _chunk(self, run: str, role: str, index: int, offset: int, limit: int) -> tuple[LogChunk | None, bool]:
-        try:
-            piece = await self._runtime.read_log(run, role, index, offset, limit)
-        except KeyError:
-            return None, True
-        text, used = whole_text(piece.data)
-        if piece.end and used < len(piece.data):
-            text, used = piece.data.decode(errors="replace"), len(piece.data)
-        chunk = LogChunk(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
-        return chunk, piece.end
-
     async def _serve(self, stream: OpenStream) -> None:
         """Push what is there, then what comes, until the members are over or nobody follows."""
         offsets: dict[tuple[str, int], int] = {}
@@ -117,11 +99,12 @@ class LogStreams:
         status = self._runtime.held().get(stream.run)
         run_is_over = status is None or status.state.is_terminal
         chunks, size, more = [], 0, False
-        for role, index in self._members(stream.run, stream.roles, stream.index):
+        for role, index in members_of(self._runtime, stream.run):
+            if (stream.roles and role not in stream.roles) or stream.index not in (None, index):
+                continue
             start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
-            chunk, ended = await self._chunk(
-                stream.run, role, index, start, max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0)
-            )
+            most = min(max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0), _PUSH_BYTES)
+            chunk, ended = await read_chunk(self._runtime, stream.run, role, index, start, most)
             if chunk is not None and chunk.data:
                 chunks.append(chunk)
                 size += len(chunk.data)

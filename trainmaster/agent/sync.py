@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from trainmaster import __version__
 from trainmaster.agent.runtime.port import RunStatus, Runtime
 from trainmaster.agent.streams import LogStreams
+from trainmaster.agent.tails import Tails
 from trainmaster.protocol.agent import (
     CapacityReport,
     DesiredAnswer,
@@ -99,7 +100,6 @@ class Agent:
         """Ends of runs that were to be stopped and that this agent does not hold."""
         self._unknown_since: dict[str, float] = {}
         """Runs that the dispatcher does not know, by when it said so first."""
-        self._tails_kept: set[str] = set()
         self._digests: dict[str, int] = {}
         self._full = False
         self._capacity: CapacityReport | None = None
@@ -109,6 +109,7 @@ class Agent:
         """Of the desired state, as far as it has been acted on."""
         self._kick = asyncio.Event()
         self._streams = LogStreams(dispatcher, runtime, self._session)
+        self._tails = Tails(dispatcher, runtime, self._session)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the session until ``stop``. The runtime must be open; it is left as it is."""
@@ -126,6 +127,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._streams.close()
+            await self._tails.close()
 
     def has_lease(self) -> bool:
         """Whether this session may start runs now."""
@@ -153,10 +155,13 @@ class Agent:
     # -- sync
 
     async def _sync_once(self) -> None:
-        reports, full = self._reports(), self._full
         capacity = await self._capacity_news()
+        await self._keep_tails()
+        reports, full = self._reports(), self._full
+        if not full:
+            # A full sync leaves nothing out: what it does not name counts as not held.
+            reports = [report for report in reports if not self._awaits_tail(report)]
         held = [status for status in self._runtime.held().values() if not status.state.is_terminal]
-        await self._keep_tails(reports)
         self._number += 1
         request = SyncRequest(
             session=self._session,
@@ -209,12 +214,17 @@ class Agent:
         self._capacity = fresh
         return fresh
 
-    async def _keep_tails(self, reports: list[RunReport]) -> None:
-        """Hand over the last output of runs before their end is told, so that it is there when people look."""
-        for report in reports:
-            if report.state.is_terminal and report.run not in self._tails_kept and report.run not in self._not_here:
-                await self._streams.keep_tail(report.run)
-                self._tails_kept.add(report.run)
+    def _awaits_tail(self, report: RunReport) -> bool:
+        return report.state.is_terminal and report.run not in self._not_here and not self._tails.is_over(report.run)
+
+    async def _keep_tails(self) -> None:
+        """Hand over the last output of runs before their end is told.
+
+        A sync waits a sixth of the lease for them, no longer; the ends of late ones are told by a later sync.
+        """
+        over = [report.run for report in self._reports() if self._awaits_tail(report)]
+        if over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
+            self._kick.set()
 
     async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:
         if answer.number != request.number:
@@ -236,7 +246,7 @@ class Agent:
             self._not_here.pop(run, None)
             self._unknown_since.pop(run, None)
             self._acknowledged.pop(run, None)
-            self._tails_kept.discard(run)
+            self._tails.forget(run)
             await self._runtime.forget(run)
         await self._meet_unknown(answer, asked_at)
         self._epoch = answer.epoch
@@ -261,6 +271,7 @@ class Agent:
                 self._not_here.pop(run, None)
                 continue
             if status.state.is_terminal:
+                self._tails.forget(run)
                 await self._runtime.forget(run)
                 continue
             since = self._unknown_since.setdefault(run, asked_at)

@@ -109,16 +109,17 @@ class Course(Generic[Item, Value]):
 def send(terms: Terms, request: Request, within: float | None = None) -> Steps[Response]:
     """The answer, which is a success. What may pass is tried again until the deadline, or for ``within`` seconds."""
     ends = terms.clock() + (terms.retries.deadline_seconds if within is None else within)
-    tries = 0
+    tries, was_lost = 0, False
     while True:
         try:
             response = cast(Response, (yield Send(request, _bounded(terms.answer_seconds, ends - terms.clock()))))
-            if tries and request.method == "DELETE" and response.status == 404:
-                return Response(204, {}, b"")  # the first try did it, and its answer was lost
+            if was_lost and request.method == "DELETE" and response.status == 404:
+                return Response(204, {}, b"")  # an earlier try did it, and its answer was lost
             core.check(response)
             return response
         except (ProblemError, UnreachableError) as error:
             tries += 1
+            was_lost = was_lost or not isinstance(error, ProblemError)
             pause = _pause(terms, request, tries, error, ends)
         yield Sleep(pause)
 

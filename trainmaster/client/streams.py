@@ -156,6 +156,7 @@ class LogTail:
             ("role", self.role),
             ("index", _text(self.index)),
             ("attempt", _text(self.attempt)),
+            ("fromAttempt", _attempt_of(self._run) if self.follow else None),
             ("tailBytes", str(max(self.tail_bytes, TAIL_BYTES) if self._told else self.tail_bytes)),
         )
         return core.get(job_path(self.job, "/logs"), query, accept="application/x-ndjson")
@@ -203,6 +204,12 @@ class LogTail:
                 missed = start - told
             self._told[place] = end
         return LogPiece(value["role"], value["index"], data, missed)
+
+
+def _attempt_of(run: str) -> str | None:
+    """Of a run's id; None while no run was told of."""
+    _, dash, attempt = run.rpartition("-r")
+    return attempt if dash else None
 
 
 def _text(value: int | None) -> str | None:

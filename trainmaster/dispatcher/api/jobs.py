@@ -253,9 +253,10 @@ async def read_logs(
     index: Annotated[int | None, Query(ge=0)] = None,
     attempt: Annotated[int | None, Query(ge=1)] = None,
     tail_bytes: Annotated[int, Query(alias="tailBytes", ge=0, le=1 << 30)] = logs.TAIL_BYTES,
+    first: Annotated[int | None, Query(alias="fromAttempt", ge=1)] = None,
 ) -> Response:
     """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
-    options = logs.LogOptions(follow, role, index, attempt, tail_bytes)
+    options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)
     pieces = await logs.read(state.stores, caller, job_id, options)
 
     async def lines() -> AsyncIterator[bytes]:

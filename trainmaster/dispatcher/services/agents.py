@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,9 +78,11 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         )
     lease = stores.settings.lease_seconds
     async with stores.database.transaction() as tx:
-        found = await _take_reports(tx, stores, cluster_id, request.runs)
-        if request.full:
-            await _lose_missing(tx, cluster_id, request, found)
+        reports, strange = _by_ref(request.runs)
+        found = _Findings(unknown=strange)
+        missing = await _lock_all(tx, cluster_id, request, reports) if request.full else []
+        await _take_reports(tx, stores, cluster_id, reports, found)
+        await _lose_missing(tx, missing, found)
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
@@ -128,16 +130,23 @@ async def _holds_others(tx: Transaction, cluster_id: int, request: SyncRequest, 
     return found != said
 
 
-async def _take_reports(tx: Transaction, stores: Stores, cluster_id: int, reports: Sequence[RunReport]) -> _Findings:
-    found = _Findings()
+def _by_ref(reports: Sequence[RunReport]) -> tuple[dict[RunRef, RunReport], list[str]]:
+    """The reports by run, and what is no id of a run."""
     by_ref: dict[RunRef, RunReport] = {}
+    strange = []
     for report in reports:
         try:
             by_ref[parse_run_id(report.run)] = report
         except BadIdError:
-            found.unknown.append(report.run)
+            strange.append(report.run)
+    return by_ref, strange
+
+
+async def _take_reports(
+    tx: Transaction, stores: Stores, cluster_id: int, by_ref: Mapping[RunRef, RunReport], found: _Findings
+) -> None:
     if not by_ref:
-        return found
+        return
     jobs = await job_store.lock(tx, [ref.job_key for ref in by_ref])
     records = await runs.lock(tx, by_ref)
     failed = [
@@ -157,7 +166,6 @@ async def _take_reports(tx: Transaction, stores: Stores, cluster_id: int, report
             continue
         job = jobs[ref.job_key]
         _take_report(found, record, report, job, policies.get(job.spec_id, Retries()), now, stores)
-    return found
 
 
 def _take_report(
@@ -265,14 +273,22 @@ async def write_findings(tx: Transaction, found: _Findings) -> None:
         await scheduling.add_cool_downs(tx, found.cool_downs)
 
 
-async def _lose_missing(tx: Transaction, cluster_id: int, request: SyncRequest, found: _Findings) -> None:
-    """Runs that the agent once reported and that its full list lacks are gone, if its records are the ones that held them."""
-    listed = {report.run for report in request.runs}
-    missing = [
-        missing_run.ref
-        for missing_run in await runs.reported_to_holder(tx, cluster_id, request.holder)
-        if run_id(job_id(missing_run.job_name, missing_run.ref.job_key), missing_run.ref.attempt) not in listed
-    ]
+async def _lock_all(
+    tx: Transaction, cluster_id: int, request: SyncRequest, reports: Mapping[RunRef, RunReport]
+) -> list[RunRef]:
+    """Runs that the agent once reported and that its full list lacks, if its records are the ones that held them.
+
+    Their jobs and those of the reports are locked in one go, as everybody locks jobs: in the order of their keys.
+    """
+    held = await runs.reported_to_holder(tx, cluster_id, request.holder)
+    missing = [ref for ref in held if ref not in reports]
+    if missing:
+        await job_store.lock(tx, [ref.job_key for ref in (*missing, *reports)])
+    return missing
+
+
+async def _lose_missing(tx: Transaction, missing: Sequence[RunRef], found: _Findings) -> None:
+    """Runs that the agent has no record of any more are gone."""
     if missing:
         ending = RunEnding(RunState.LOST, message="the cluster's agent no longer holds it", cluster_stayed_up=True)
         await give_up(tx, missing, ending, found)

@@ -32,13 +32,17 @@ _closings: set[asyncio.Task[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Which output is wanted. ``attempt`` None means the newest run, and when following, those after it."""
+    """Which output is wanted. ``attempt`` None means the newest run, and when following, those after it.
+
+    ``first``: the run to begin with in place of the newest one.
+    """
 
     follow: bool = False
     role: str | None = None
     index: int | None = None
     attempt: int | None = None
     tail_bytes: int = TAIL_BYTES
+    first: int | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +85,7 @@ async def read(stores: Stores, caller: Caller, text: str, options: LogOptions) -
 
 
 async def _read(stores: Stores, key: int, text: str, options: LogOptions) -> AsyncIterator[dict[str, Any]]:
-    attempt = options.attempt
+    attempt = options.attempt or options.first
     with stores.soft.waiter(JOBS, key) as changed:
         while True:
             async with stores.database.transaction() as tx:

@@ -21,7 +21,7 @@ from trainmaster.dispatcher.scheduling.view import (
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store import runs, scheduling, tenants
-from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport, run_digest
 from trainmaster.protocol.errors import TrainmasterError
@@ -312,11 +312,14 @@ async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
             return 0
         due = await job_store.due_holds(tx, limit)
         records = await job_store.lock(tx, due) if due else {}
+        now = await to_epoch(tx)
         transitions = [
             job_store.Transition(record, after, "released", (after.state.value,))
             for record in records.values()
             if record.job.hold_cause is not None
             and record.job.hold_cause.ends_by_itself
+            and record.job.hold_until is not None
+            and record.job.hold_until <= now
             and (after := job_machine.release(record.job)) != record.job
         ]
         await job_store.write(tx, transitions)

@@ -58,7 +58,7 @@ class Retention:
             await self._partitions(parse_duration(keep.keep_events))
             for step, kept in steps:
                 await self._repeat(step, parse_duration(kept))
-            await self._jobs(parse_duration(keep.keep_jobs))
+            await self._left_overs(parse_duration(keep.keep_jobs))
             self.removed.finished = self._goes_on()
         except _OthersTurnError:
             log.info("another worker removes what is old")
@@ -88,15 +88,28 @@ class Retention:
                 await self._begin(tx)
                 more = await step(tx, seconds, self._batch)
 
-    async def _jobs(self, seconds: float) -> None:
-        after: int | None = 0
-        while after is not None and self._goes_on():
+    async def _left_overs(self, seconds: float) -> None:
+        """Old jobs, and what they and agents leave behind."""
+        last_old = await self._jobs(seconds)
+
+        async def remove_shapes(tx: Transaction, seconds: float, limit: int) -> bool:
+            return await store.remove_shapes(tx, seconds, limit, last_old)
+
+        for step in (store.remove_reasons, remove_shapes, store.remove_sessions):
+            await self._repeat(step, seconds)
+
+    async def _jobs(self, seconds: float) -> int:
+        """Returns the key behind which all jobs are young; meaningless if this is not to go on."""
+        after, is_young = 0, False
+        while not is_young and self._goes_on():
             async with self._database.transaction() as tx:
                 await self._begin(tx)
                 stretch = await store.look_for_ended(tx, after, seconds, self._batch)
                 if stretch.ended:
                     self.removed.jobs += await store.remove_jobs(tx, stretch.ended, seconds)
-            after = None if stretch.is_young else stretch.last
+            is_young = stretch.is_young
+            after = after if stretch.last is None else stretch.last
+        return after
 
     async def _begin(self, tx: Transaction) -> None:
         if not await store.take_turn(tx):

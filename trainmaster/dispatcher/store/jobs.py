@@ -138,10 +138,26 @@ async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
 
 
 async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, int]:
-    """The ids of shapes by fingerprint, made where they are new."""
+    """The ids of shapes by fingerprint, made where they are new.
+
+    Each is noted as used today, once a day, so that retention leaves it in place until the jobs are there.
+    """
     hashes = list(shapes)
-    found = await tx.all("SELECT id, hash FROM shapes WHERE hash = ANY(:hashes)", hashes=hashes)
-    ids = {bytes(row.hash): row.id for row in found}
+    found = await tx.all(
+        "SELECT id, hash, used_on < current_date AS stale FROM shapes WHERE hash = ANY(:hashes)", hashes=hashes
+    )
+    ids = {bytes(row.hash): row.id for row in found if not row.stale}
+    stale = [row.id for row in found if row.stale]
+    if stale:
+        # One that is removed at this moment is not among those that come back; it is made anew.
+        touched = await tx.all(
+            """
+            WITH held AS (SELECT id FROM shapes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+            UPDATE shapes s SET used_on = current_date FROM held WHERE s.id = held.id RETURNING s.id, s.hash
+            """,
+            ids=stale,
+        )
+        ids |= {bytes(row.hash): row.id for row in touched}
     fresh = [value for value in hashes if value not in ids]
     if fresh:
         await tx.run(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.tables import LIVE_JOB
 
 _LOCK = 1953653619
 _PARTITION = re.compile(r"events_(\d{8})")
@@ -95,6 +96,51 @@ async def remove_dead_letters(tx: Transaction, seconds: float, limit: int) -> bo
         tx,
         "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE dead_at IS NOT NULL"
         " AND dead_at < now() - make_interval(secs => :seconds) ORDER BY id LIMIT :limit)",
+        seconds,
+        limit,
+    )
+
+
+async def remove_reasons(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Verdicts of classes that have no live job any more. The leader writes a class that comes back as a new one."""
+    return await _remove(
+        tx,
+        f"DELETE FROM class_reasons WHERE ctid = ANY(ARRAY(SELECT ctid FROM class_reasons"
+        f" WHERE at < now() - make_interval(secs => :seconds) AND (queue_id, class_id, shape_id) NOT IN"
+        f" (SELECT DISTINCT queue_id, class_id, shape_id FROM jobs WHERE {LIVE_JOB}) LIMIT :limit))"
+        f" AND at < now() - make_interval(secs => :seconds)",
+        seconds,
+        limit,
+    )
+
+
+async def remove_shapes(tx: Transaction, seconds: float, limit: int, last_old: int) -> bool:
+    """Shapes that were not submitted for so long and that no job has. ``last_old``: jobs with greater keys are younger than that.
+
+    A submission notes the day before it refers to a shape, so whole days are left between its last use and its removal, and all
+    jobs of a shape that is old enough are among the old ones.
+    """
+    removed = await tx.run(
+        """
+        DELETE FROM shapes WHERE id IN (
+            SELECT id FROM shapes WHERE used_on < (now() - make_interval(secs => :seconds))::date - 2
+            AND id NOT IN (SELECT DISTINCT shape_id FROM jobs WHERE id <= :last) ORDER BY id LIMIT :limit)
+        AND used_on < (now() - make_interval(secs => :seconds))::date - 2
+        """,
+        seconds=seconds,
+        limit=limit,
+        last=last_old,
+    )
+    return removed >= limit
+
+
+async def remove_sessions(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Sessions of agents that were superseded; the present one of each cluster stays."""
+    return await _remove(
+        tx,
+        "DELETE FROM agent_sessions WHERE session IN (SELECT session FROM agent_sessions s"
+        " WHERE created_at < now() - make_interval(secs => :seconds) AND NOT EXISTS"
+        " (SELECT 1 FROM cluster_contacts c WHERE c.session = s.session) LIMIT :limit)",
         seconds,
         limit,
     )

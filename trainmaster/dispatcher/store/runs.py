@@ -91,20 +91,11 @@ async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRec
     return {row.job_id: _record(row) for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRun:
-    """A live run that an agent has reported, with the name of its job."""
-
-    ref: RunRef
-    job_name: str
-
-
-async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> list[HeldRun]:
+async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> list[RunRef]:
     """Live runs that this holder of the cluster's records has reported; those of a holder before it are left out."""
     rows = await tx.all(
         """
-        SELECT r.job_id, r.attempt, j.name FROM runs r JOIN jobs j ON j.id = r.job_id
-        JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
+        SELECT r.job_id, r.attempt FROM runs r JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
         WHERE r.cluster_id = :cluster AND r.known AND c.holder = :holder
           AND r.ended_at IS NULL
           AND (c.earlier_contact_at IS NULL OR r.leased_at > c.earlier_contact_at)
@@ -112,7 +103,7 @@ async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> l
         cluster=cluster_id,
         holder=holder,
     )
-    return [HeldRun(RunRef(row.job_id, row.attempt), row.name) for row in rows]
+    return [RunRef(row.job_id, row.attempt) for row in rows]
 
 
 async def digest_of_cluster(tx: Transaction, cluster_id: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Double,
     Enum,
@@ -232,6 +233,8 @@ shapes = Table(
     Column("id", Integer, Identity(), primary_key=True),
     Column("hash", LargeBinary, nullable=False, unique=True),
     Column("body", JSONB(), nullable=False),
+    Column("used_on", Date, nullable=False, server_default=func.current_date()),
+    comment="used_on: the day of the last submission. Retention goes by it.",
 )
 
 job_specs = Table(

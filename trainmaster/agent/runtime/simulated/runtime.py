@@ -19,6 +19,10 @@ from trainmaster.simulation.cluster import Cluster
 from trainmaster.simulation.fleet import FleetCluster
 from trainmaster.simulation.run import Run
 
+# More entries than these are replaced by the cluster's state. Its size grows with the runs held, so that the work for one entry
+# stays the same however many there are.
+_LEAST_ENTRIES, _ENTRIES_EACH = 2_000, 10
+
 
 class SimulatedRuntime:
     """``clock`` must be the one that ``renew`` is told the time of.
@@ -59,12 +63,24 @@ class SimulatedRuntime:
     async def open(self) -> None:
         """Raises RuntimeRefusedError when another agent acts on these records."""
         if self._journal is not None:
-            entries = self._journal.open(self._clock())
+            found = self._journal.open(self._clock())
             self._holder = self._journal.holder
-            self.cluster = Cluster(self._spec, self._journal.began_at, self._seed)
-            for entry in entries:
+            if found.state is None:
+                self.cluster = Cluster(self._spec, self._journal.began_at, self._seed)
+            else:
+                self.cluster = found.state
+            for entry in found.entries:
                 self._repeat(entry)
+            self._stale.update(self.cluster.runs)
         self._look()
+
+    def _write(self, at: float, what: str, value: Any) -> None:
+        """Note what the cluster is about to be told. All that it was told before is in its state."""
+        if self._journal is None:
+            return
+        if self._journal.entries >= _LEAST_ENTRIES + _ENTRIES_EACH * len(self.cluster.runs):
+            self._journal.replace(self.cluster, self.cluster.now)
+        self._journal.write(at, what, value)
 
     def _repeat(self, entry: dict[str, Any]) -> None:
         at = float(entry["at"])
@@ -104,44 +120,42 @@ class SimulatedRuntime:
         if self._journal is not None and run.run not in self.cluster.runs:
             if run.disconnect_seconds is not None and self._asked_at is not None:
                 asked_at, at = self._asked_at
-                self._journal.write(at, "renew", asked_at)
-            self._journal.write(now, "start", run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+                self._write(at, "renew", asked_at)
+            self._write(now, "start", run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
         self.cluster.start(run, now)
         self._tell()
 
     async def stop(self, stop: StopRun) -> None:
         now = self._clock()
-        if self._journal is not None and stop.run in self.cluster.runs:
-            self._journal.write(now, "stop", stop.model_dump(mode="json", by_alias=True))
+        if stop.run in self.cluster.runs:
+            self._write(now, "stop", stop.model_dump(mode="json", by_alias=True))
         self.cluster.stop(stop, now)
         self._tell()
 
     async def forget(self, run: str) -> None:
         now = self._clock()
-        was_held = run in self.cluster.runs
-        self.cluster.forget(run, now)
-        if was_held and run not in self.cluster.runs:
+        self.cluster.advance(now)
+        held = self.cluster.runs.get(run)
+        if held is not None and held.state.is_terminal:
+            self._write(now, "forget", run)
+            self.cluster.forget(run, now)
             self._statuses.pop(run, None)
             self._stale.pop(run, None)
-            if self._journal is not None:
-                self._journal.write(now, "forget", run)
-                if not self.cluster.runs:
-                    self._journal.begin_anew(now)
         self._tell()
 
     async def renew(self, asked_at: float) -> None:
         now = self._clock()
         self._asked_at = asked_at, now
-        if self._journal is not None and self.cluster.minds_silence:
-            self._journal.write(now, "renew", asked_at)
+        if self.cluster.minds_silence:
+            self._write(now, "renew", asked_at)
         self.cluster.renew(asked_at, now)
         self._tell()
 
     def finish(self, run: str) -> None:
         """Not of the port: let the members of a run succeed now, or as soon as they run."""
         now = self._clock()
-        if self._journal is not None and run in self.cluster.runs:
-            self._journal.write(now, "finish", run)
+        if run in self.cluster.runs:
+            self._write(now, "finish", run)
         self.cluster.finish(run, now)
         self._tell()
 
