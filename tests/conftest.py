@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store.database import driver_url
 from trainmaster.dispatcher.store.migrate import migrate
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, held_digest
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, run_digest
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import ClusterKind, RunState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
@@ -109,7 +111,7 @@ class FakeAgent:
             runs=runs,
             full=full,
             held_count=len(self.held),
-            held_digest=held_digest(parse_run_id(run) for run in self.held),
+            held_digest=reduce(xor, (run_digest(parse_run_id(run)) for run in self.held), 0),
             capacity=capacity,
             **fields,
         )

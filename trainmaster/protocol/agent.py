@@ -5,7 +5,6 @@ Level-triggered: each side states what it holds; losing, repeating or reordering
 """
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
@@ -202,11 +201,3 @@ def run_digest(run: RunRef) -> int:
     """A signed 64-bit fingerprint of a run; the XOR over a set tells whether two sides hold the same set."""
     raw = hashlib.blake2b(b"%d:%d" % run, digest_size=8).digest()
     return int.from_bytes(raw, "big", signed=True)
-
-
-def held_digest(runs: Iterable[RunRef]) -> int:
-    """The fingerprint of a set of runs."""
-    total = 0
-    for run in runs:
-        total ^= run_digest(run)
-    return total

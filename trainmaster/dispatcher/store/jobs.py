@@ -205,6 +205,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
     """Store changed jobs, each with its next version, its event and its webhook messages. The rows must be locked."""
     if not transitions:
         return
+    # The limit tells the planner how many rows there are; of JSON it expects a hundred, and reads all of a table for one.
     await tx.run(
         """
         WITH n AS MATERIALIZED (
@@ -213,6 +214,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
                 retries_used smallint, losses smallint, returns smallint, job_message text, priority smallint,
                 class_id smallint, seq int, kind text, states text, run int, cluster_id int, actor text, message text,
                 details jsonb, neutral bool)
+            LIMIT :many
         ), changed AS (
             UPDATE jobs SET
                 version = n.seq, state = n.state, hold_cause = n.hold_cause, hold_until = to_timestamp(n.hold_until),
@@ -230,6 +232,7 @@ async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
         FROM n
         """,
         rows=dumps([_row(t) for t in transitions]),
+        many=len(transitions),
     )
     await outbox.add(tx, transitions)
 
@@ -263,7 +266,10 @@ def _row(t: Transition) -> dict[str, Any]:
 
 
 async def specs(tx: Transaction, spec_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    rows = await tx.all("SELECT id, spec FROM job_specs WHERE id = ANY(:ids)", ids=sorted(set(spec_ids)))
+    wanted = sorted(set(spec_ids))
+    if not wanted:
+        return {}
+    rows = await tx.all("SELECT id, spec FROM job_specs WHERE id = ANY(:ids)", ids=wanted)
     return {row.id: row.spec for row in rows}
 
 

@@ -151,8 +151,15 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
     """Store changed runs. The rows must be locked."""
     if not changes:
         return
+    # For the limit see ``jobs.write``.
     await tx.run(
         """
+        WITH n AS MATERIALIZED (
+            SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
+                job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
+                desired_version bigint, result jsonb, placement jsonb, over bool)
+            LIMIT :many
+        )
         UPDATE runs SET
             state = n.state, generation = n.generation, seq = n.seq, known = n.known,
             stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
@@ -160,10 +167,7 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
             started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
                               ELSE runs.started_at END,
             ended_at = CASE WHEN n.over THEN coalesce(runs.ended_at, now()) END
-        FROM json_to_recordset(CAST(:rows AS json)) AS n(
-            job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
-            desired_version bigint, result jsonb, placement jsonb, over bool)
-        WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        FROM n WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
         """,
         rows=dumps(
             [
@@ -183,6 +187,7 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                 for change in changes
             ]
         ),
+        many=len(changes),
     )
 
 

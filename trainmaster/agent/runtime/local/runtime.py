@@ -18,6 +18,7 @@ from trainmaster.agent.runtime.local.held import Phase, check_name
 from trainmaster.agent.runtime.local.layout import boottime
 from trainmaster.agent.runtime.local.records import Record, Records, Sight
 from trainmaster.agent.runtime.local.spawner import Spawner
+from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeRefusedError
 from trainmaster.protocol.agent import CapacityReport, StartRun, StopRun
 
@@ -34,7 +35,7 @@ class LocalRuntime:
 
     def __init__(self, state_dir: Path, cluster: LocalCluster) -> None:
         self._records = Records(state_dir)
-        self._changed = asyncio.Event()
+        self._changed = News()
         self._books = Books(self._records, cluster, self._ask, self._changed.set)
         self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
         self._holder = ""
@@ -118,13 +119,7 @@ class LocalRuntime:
             layout.write_lease(self._records.state_dir, asked_at, self._books.boot)
 
     async def wait_changed(self, timeout: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        self._changed.clear()
-        return True
+        return await self._changed.taken_within(timeout)
 
     async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
         held = self._books.runs[run]

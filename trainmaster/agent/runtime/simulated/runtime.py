@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.agent.runtime.local.layout import boot_id, boottime
+from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus
 from trainmaster.agent.runtime.simulated.journal import Journal
 from trainmaster.agent.runtime.simulated.statuses import status_of
@@ -45,7 +46,7 @@ class SimulatedRuntime:
         self._statuses: dict[str, RunStatus] = {}
         self._stale: dict[str, Run] = {}
         """Runs that changed since their statuses were written."""
-        self._changed = asyncio.Event()
+        self._changed = News()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._holder = uuid.uuid4().hex
@@ -161,13 +162,7 @@ class SimulatedRuntime:
 
     async def wait_changed(self, timeout: float) -> bool:
         self._look()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        self._changed.clear()
-        return True
+        return await self._changed.taken_within(timeout)
 
     async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
         self._look()
