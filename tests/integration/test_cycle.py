@@ -79,7 +79,7 @@ async def _follower_of_before(stores: Stores, job: int) -> planning.Follower:
 
 
 async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(scheduler: Scheduler) -> None:
-    async def meanwhile(*given: Any) -> set[int]:
+    async def meanwhile(*given: Any) -> planning.Applied:
         async with scheduler.stores.database.transaction() as tx:
             await tenants.cordon(tx, "private", True)
         return await apply(*given)
@@ -96,7 +96,7 @@ async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(sc
 async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_the_new_view(
     scheduler: Scheduler,
 ) -> None:
-    async def meanwhile(*given: Any) -> set[int]:
+    async def meanwhile(*given: Any) -> planning.Applied:
         applied = await apply(*given)
         scheduler._resign()  # as the task does that renews the lead
         return applied

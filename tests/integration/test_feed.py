@@ -154,7 +154,9 @@ def indexes(view: View) -> dict[str, Any]:
         "avoided": view.avoided,
         "waiting": waiting,
         "load": {cluster: load for cluster, load in view.load.items() if load},
-        "held_by": {queue: held for queue, held in view.held_by.items() if held},
+        "used": view.used,
+        "running": view.running,
+        "runs_on": {cluster: runs for cluster, runs in view.runs_on.items() if runs},
     }
 
 

@@ -1,10 +1,11 @@
 """Fluent builders: a scheduler's view, jobs and nodes said in few words."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
+from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan, Start
 from trainmaster.dispatcher.scheduling.view import (
     Cluster,
@@ -17,8 +18,9 @@ from trainmaster.dispatcher.scheduling.view import (
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
+from trainmaster.protocol.quota import parse_line
 from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, Order, QueueState
 
 GPU = "nvidia.com/gpu"
 NOW = 1000.0
@@ -58,9 +60,14 @@ def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
     return Shape(roles=roles, least_members=minimum, **fields)
 
 
-def simple(size: int = 1, **needs: Any) -> Shape:
-    """A gang of one role."""
-    return gang(role(size, **needs))
+def line_of(text: str) -> Line:
+    """A line, with ``gpu`` for GPUs of NVIDIA."""
+    return Line(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
+
+
+def simple(size: int = 1, *, limit: float | None = None, **needs: Any) -> Shape:
+    """A gang of one role; ``limit`` is its time limit in seconds."""
+    return gang(role(size, **needs), time_limit_seconds=limit)
 
 
 @dataclass
@@ -104,11 +111,18 @@ class ViewBuilder:
     queues: dict[str, int] = field(default_factory=dict)
     clusters: dict[str, int] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
+    now: float = NOW
 
     def __post_init__(self) -> None:
         for number, (name, value) in enumerate((("low", 0), ("normal", 100), ("high", 1000)), start=1):
             self.view.put_class(PriorityClass(number, name, value))
         self.queue("main")
+
+    def longest_wait(self, of: str, seconds: float) -> Self:
+        """Jobs of a class are urgent once they have waited for so long."""
+        found = next(one for one in self.view.classes.values() if one.name == of)
+        self.view.put_class(replace(found, longest_wait=seconds))
+        return self
 
     def queue(
         self,
@@ -116,25 +130,49 @@ class ViewBuilder:
         *,
         weight: float = 1.0,
         limits: dict[str, str | int] | None = None,
+        guaranteed: dict[str, str | int] | None = None,
+        borrowing: dict[str, str | int] | None = None,
+        lending: dict[str, str | int] | None = None,
+        weights: dict[str, float] | None = None,
+        order: Order = Order.BEST_EFFORT,
+        time_limit: float | None = None,
         max_running: int | None = None,
         kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE),
         held: bool = False,
+        state: QueueState = QueueState.OPEN,
     ) -> Self:
-        """A queue; its parents are made where they are missing. Saying it again changes it."""
+        """A queue; its parents are made where they are missing. Saying it again changes it.
+
+        Quotas are by line: ``limits={"cpu": 3, "gpu@product=H100": 8}``.
+        """
         parent = path.rpartition("/")[0]
         if parent and parent not in self.queues:
             self.queue(parent)
-        named = {GPU if name == "gpu" else name: value for name, value in (limits or {}).items()}
+        quotas: dict[Line, Quota] = {}
+        for field_name, given in (
+            ("limit", limits),
+            ("guaranteed", guaranteed),
+            ("borrowing", borrowing),
+            ("lending", lending),
+        ):
+            for text, value in (given or {}).items():
+                line = line_of(text)
+                amount = parse_quantity(line.resource, str(value))
+                quotas[line] = replace(quotas.get(line, Quota()), **{field_name: amount})
+        for text, weighed in (weights or {}).items():
+            quotas[line_of(text)] = replace(quotas.get(line_of(text), Quota()), weight=weighed)
         self.view.put_queue(
             Queue(
                 id=self.queues.setdefault(path, len(self.queues) + 1),
                 path=path,
                 parent_id=self.queues[parent] if parent else None,
                 weight=weight,
-                limits={name: parse_quantity(name, str(value)) for name, value in named.items()},
+                quotas=quotas,
                 max_running=max_running,
                 allowed_kinds=frozenset(kinds),
-                held=held,
+                state=QueueState.HELD if held else state,
+                order=order,
+                time_limit=time_limit,
             )
         )
         return self
@@ -214,8 +252,10 @@ class ViewBuilder:
         on: str,
         queue: str = "main",
         placement: dict[str, dict[str, int]] | None = None,
+        of: str = "normal",
+        ago: float = 0.0,
     ) -> Self:
-        """A job that runs, whole, on a cluster."""
+        """A job that runs, whole, on a cluster, since so many seconds ago."""
         shape = shape or simple()
         self.view.put_run(
             LiveRun(
@@ -225,6 +265,8 @@ class ViewBuilder:
                 cluster_id=self.clusters[on],
                 sizes=tuple((role.name, role.replicas) for role in shape.roles),
                 placement=freeze_placement(placement or {}),
+                class_id={"low": 1, "normal": 2, "high": 3}[of],
+                began_at=NOW - ago,
             )
         )
         return self
@@ -235,7 +277,13 @@ class ViewBuilder:
 
     def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:
         """What one cycle decides now; nothing is applied."""
-        return Outcome(decide(self.view, NOW, most_starts), self.view, self.ids)
+        return Outcome(decide(self.view, self.now, most_starts), self.view, self.ids)
+
+    def later(self, seconds: float) -> Self:
+        """Let time pass; agents stay in contact."""
+        self.now += seconds
+        self.view.lease_until = {cluster: until + seconds for cluster, until in self.view.lease_until.items()}
+        return self
 
     def applied(self) -> Outcome:
         """What one cycle decides, applied to the view as the leader does it."""
@@ -249,8 +297,11 @@ class ViewBuilder:
                     start.cluster_id,
                     tuple(sorted(start.sizes.items())),
                     freeze_placement(start.placement),
+                    start.job.class_id,
+                    self.now,
                 )
             )
+        self.view.reservations = outcome.plan.reservations
         for hold in outcome.plan.holds:
             self.view.drop_job(hold.job.id)
         return outcome

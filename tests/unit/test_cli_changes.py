@@ -68,7 +68,7 @@ def test_a_change_of_priority(api: Api) -> None:
 def tenants(folder: Path) -> str:
     return jobs_file(
         folder,
-        {"kind": "Queue", "path": "a/b", "weight": 3, "limits": {"cpu": 8}},
+        {"kind": "Queue", "path": "a/b", "weight": 3, "limits": {"cpu": 8, "memory": "4Gi"}},
         {"kind": "Queue", "path": "a"},
         {"kind": "PriorityClass", "name": "batch", "value": 100},
         SPEC,
@@ -76,7 +76,14 @@ def tenants(folder: Path) -> str:
 
 
 def has_tenants(api: Api) -> None:
-    present = {"kind": "Queue", "path": "a/b", "weight": 2.0, "limits": {"cpu": "8"}, "isLeaf": True, "jobs": {}}
+    present = {
+        "kind": "Queue",
+        "path": "a/b",
+        "weight": 2.0,
+        "resources": {"cpu": {"limit": "9"}},
+        "isLeaf": True,
+        "jobs": {},
+    }
     batch = {"kind": "PriorityClass", "name": "batch", "value": 100, "preemptible": True, "default": False}
     api.on("GET /v1/queues", {"queues": [present]})
     api.on("GET /v1/priority-classes", {"priorityClasses": [batch]})
@@ -90,11 +97,16 @@ def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: P
     done = run("apply", "-f", tenants(tmp_path), says="y\n")
     assert done.exit_code == 0
     assert done.stdout.startswith(
-        "= PriorityClass batch  unchanged\n+ Queue a  create\n~ Queue a/b  change\n    weight: 2 -> 3\n+ Job bert  submit\n"
+        "= PriorityClass batch  unchanged\n+ Queue a  create\n~ Queue a/b  change\n    weight: 2 -> 3\n"
+        "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: none -> 4Gi\n+ Job bert  submit\n"
     )
     assert "make 2 changes and submit 1 job? [y/N]" in done.stderr
     assert api.asked()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "POST /v1/jobs"]
-    assert api.sent("PUT /v1/queues/a/b") == {"path": "a/b", "weight": 3.0, "limits": {"cpu": "8"}}
+    assert api.sent("PUT /v1/queues/a/b") == {
+        "path": "a/b",
+        "weight": 3.0,
+        "resources": {"cpu": {"limit": "8"}, "memory": {"limit": "4Gi"}},
+    }
 
 
 @pytest.mark.parametrize(("words", "says"), [(("--dry-run",), None), ((), "n\n")])

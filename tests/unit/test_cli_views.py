@@ -58,11 +58,11 @@ def test_a_job_shows_runs_members_and_scores(api: Api) -> None:
 
 
 def test_queues_are_a_tree_whose_counts_add_up(api: Api) -> None:
-    leaf = {"path": "a/b", "weight": 3.0, "limits": {"cpu": "8"}, "isLeaf": True, "jobs": {"queued": 4}}
-    api.on("GET /v1/queues", {"queues": [leaf, {"path": "a", "held": True, "isLeaf": False, "jobs": {}}]})
+    leaf = {"path": "a/b", "weight": 3.0, "resources": {"cpu": {"limit": "8"}}, "isLeaf": True, "jobs": {"queued": 4}}
+    api.on("GET /v1/queues", {"queues": [leaf, {"path": "a", "state": "held", "isLeaf": False, "jobs": {}}]})
     rows = [line.split() for line in run("queues").stdout.splitlines()]
     assert rows[1] == ["a", "(held)", "1", "-", "0", "4", "0", "0"]
-    assert rows[2] == ["a/b", "3", "cpu", "8", "0", "4", "0", "0"]
+    assert rows[2] == ["a/b", "3", "cpu", "<=", "8", "0", "4", "0", "0"]
 
 
 def test_clusters_are_listed_and_cordoned(api: Api) -> None:

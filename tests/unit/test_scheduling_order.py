@@ -22,9 +22,26 @@ IN_A_QUEUE: dict[str, tuple[ViewBuilder, str]] = {
         ViewBuilder().job("low", of="low", age=99, priority=1000).job("high", of="high", priority=-1000),
         "high",
     ),
-    "in a class the higher job priority goes first": (
-        ViewBuilder().job("old", age=99).job("urgent", priority=1),
-        "urgent",
+    "a point of job priority is worth a minute of age": (
+        ViewBuilder().job("old", age=59).job("raised", priority=1),
+        "raised",
+    ),
+    "and no more than that": (ViewBuilder().job("old", age=61).job("raised", priority=1), "old"),
+    "an urgent job goes before a higher class": (
+        ViewBuilder().longest_wait("low", 30).job("high", of="high", age=999).job("low", of="low", age=31),
+        "low",
+    ),
+    "until then it waits for the higher class": (
+        ViewBuilder().longest_wait("low", 30).job("high", of="high").job("low", of="low", age=29),
+        "high",
+    ),
+    "of urgent jobs the oldest goes first, whatever its class": (
+        ViewBuilder()
+        .longest_wait("low", 30)
+        .longest_wait("high", 30)
+        .job("high", of="high", age=40)
+        .job("low", of="low", age=50),
+        "low",
     ),
     "of equals the older goes first": (ViewBuilder().job("young").job("old", age=1), "old"),
     "of equals of one age the one that was submitted first": (ViewBuilder().job("first").job("second"), "first"),

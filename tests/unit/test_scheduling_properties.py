@@ -13,6 +13,7 @@ from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
+from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.view import (
@@ -28,7 +29,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Token
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, QueueState
 
 # -- worlds
 
@@ -99,15 +100,17 @@ queues = st.builds(
         path=path,
         parent_id=IDS.get(path.rpartition("/")[0]),
         weight=weight,
-        limits=limits,
+        quotas=limits,
         max_running=most,
-        held=held,
+        state=QueueState.HELD if held else QueueState.OPEN,
         allowed_kinds=frozenset(ClusterKind) if public else frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE}),
     ),
     st.sampled_from(PATHS),
     st.sampled_from([0.5, 1.0, 3.0]),
     st.dictionaries(st.sampled_from(["cpu", GPU]), st.integers(0, 8), max_size=1).map(
-        lambda limits: {name: value * 1000 if name == "cpu" else value for name, value in limits.items()}
+        lambda limits: {
+            Line(name): Quota(limit=value * 1000 if name == "cpu" else value) for name, value in limits.items()
+        }
     ),
     st.none() | st.integers(0, 4),
     st.sampled_from([False, False, False, False, True]),
@@ -324,10 +327,10 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
         for queue in above(world, start.job.queue_id):
             used[queue.id].update(wanted)
             running[queue.id] += 1
-            assert not queue.held
+            assert queue.state is QueueState.OPEN
             assert queue.max_running is None or running[queue.id] <= queue.max_running
-            for name, limit in queue.limits.items():
-                assert not wanted[name] or used[queue.id][name] <= limit
+            for name, limit in ((line.resource, quota.limit) for line, quota in queue.quotas.items()):
+                assert not wanted[name] or limit is None or used[queue.id][name] <= limit
 
 
 @given(busy_worlds())
@@ -418,9 +421,9 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
     """Change exactly what the token names; False when only the job itself could change."""
     match token:
         case Token.QUEUE_HELD:
-            world.queues = {number: replace(queue, held=False) for number, queue in world.queues.items()}
+            world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
         case Token.QUEUE_LIMIT:
-            open_ended = {number: replace(queue, limits={}, max_running=None) for number, queue in world.queues.items()}
+            open_ended = {number: replace(queue, quotas={}, max_running=None) for number, queue in world.queues.items()}
             world.queues = open_ended
         case Token.CORDONED:
             world.clusters = {number: replace(cluster, cordoned=False) for number, cluster in world.clusters.items()}

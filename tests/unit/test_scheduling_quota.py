@@ -4,7 +4,6 @@ import pytest
 
 from tests.unit.building import ViewBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Tier, Token
-from trainmaster.protocol.tenants import QueueSpec
 
 
 def plenty(view: ViewBuilder) -> ViewBuilder:
@@ -48,8 +47,6 @@ def test_a_queue_is_held_back_by(view: ViewBuilder, started: int, sentence: str)
 
 
 def test_a_limit_of_nothing_allows_nothing() -> None:
-    limits = QueueSpec(path="a", limits={"nvidia.com/gpu": "0", "cpu": "500m"}).limit_amounts
-    assert limits == {"nvidia.com/gpu": 0, "cpu": 500}
     outcome = plenty(ViewBuilder().queue("a", limits={"gpu": 0})).job("g", simple(gpu=1), queue="a").cycle()
     assert outcome.started == []
     assert outcome.reason("g").sentence == (

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.client.values import ClusterView, KeyView, QueueView
+    from trainmaster.protocol.quota import QuotaSpec
 
 _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
@@ -41,7 +42,7 @@ def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         return
     wide = output is Format.WIDE
     states = (*_WAITING, *_OVER) if wide else _WAITING
-    columns = ["QUEUE", "WEIGHT", "LIMITS", *(state.upper() for state in states)]
+    columns = ["QUEUE", "WEIGHT", "QUOTA", *(state.upper() for state in states)]
     columns += ["KINDS", "CLASS", "MAX QUEUED", "MAX RUNNING"] if wide else []
     ordered = sorted(found, key=lambda queue: queue.path.split("/"))
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
@@ -49,13 +50,24 @@ def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:
     below = [other for other in every if other.path == queue.path or other.path.startswith(f"{queue.path}/")]
-    name = "  " * queue.path.count("/") + queue.path + (" (held)" if queue.held else "")
-    row: list[object] = [name, f"{queue.weight:g}", _amounts(queue.limits)]
+    name = "  " * queue.path.count("/") + queue.path + ("" if queue.state == "open" else f" ({queue.state})")
+    row: list[object] = [name, f"{queue.weight:g}", _quotas(queue)]
     row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
     if wide:
         row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
         row += ["-" if most is None else most for most in (queue.max_queued, queue.max_running)]
     return row
+
+
+def _quotas(queue: "QueueView") -> str:
+    return ", ".join(f"{line} {_quota(quota)}" for line, quota in queue.resources.items()) or "-"
+
+
+def _quota(quota: "QuotaSpec") -> str:
+    """Guarantee and limit in few characters; what is borrowed or lent at most is in the wide and data forms."""
+    if quota.guaranteed is None:
+        return f"<= {quota.limit}" if quota.limit is not None else "-"
+    return f"{quota.guaranteed}.." + (quota.limit or "")
 
 
 def _amounts(amounts: dict[str, str]) -> str:

@@ -124,14 +124,27 @@ def _changes(client: "Client", declared: "Sequence[tuple[Kind, str, Strict]]") -
 def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | None) -> Change:
     after = spec.model_dump(mode="json", by_alias=True)
     if present is None:
-        fields = [(key, None, value) for key, value in spec.to_wire().items()]
+        fields = [(key, None, value) for key, value in _flat(spec.to_wire()).items()]
     else:
         # What the API shows beside the specification (states, counts) is left out.
         shown = type(spec).model_validate({key: value for key, value in present.items() if key in after})
-        before = shown.model_dump(mode="json", by_alias=True)
-        fields = [(key, before[key], value) for key, value in after.items() if before[key] != value]
+        before, after = _flat(shown.model_dump(mode="json", by_alias=True)), _flat(after)
+        names = [*after, *(name for name in before if name not in after)]
+        fields = [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
     told = tuple(field for field in fields if field[0] not in ("kind", "name", "path"))
     return Change(kind, name, spec.to_wire(), present is None, told)
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields with the quotas of a queue each by its own name, such as ``resources.cpu.limit``."""
+    out: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key != "resources":
+            out[key] = value
+            continue
+        for line, quota in value.items():
+            out |= {f"{key}.{line}.{name}": amount for name, amount in quota.items() if amount is not None}
+    return out
 
 
 def _show(change: Change) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from trainmaster.protocol.base import Lenient, Timestamp
+from trainmaster.protocol.quota import QuotaSpec
 from trainmaster.protocol.reasons import Reason
-from trainmaster.protocol.states import ClusterKind, KeyRole
+from trainmaster.protocol.states import ClusterKind, KeyRole, Order, QueueState
 from trainmaster.protocol.tenants import JobView
 
 
@@ -78,12 +79,14 @@ class QueueView(Lenient):
 
     path: str
     weight: float = 1.0
-    limits: dict[str, str] = Field(default_factory=dict)
+    resources: dict[str, QuotaSpec] = Field(default_factory=dict)
+    """Guarantees and limits by line, such as ``cpu`` or ``nvidia.com/gpu@product=H100``."""
     max_queued: int | None = None
     max_running: int | None = None
     allowed_kinds: tuple[ClusterKind, ...] = ()
     default_priority_class: str | None = None
-    held: bool = False
+    order: Order = Order.BEST_EFFORT
+    state: QueueState = QueueState.OPEN
     description: str = ""
     is_leaf: bool = True
     jobs: dict[str, int] = Field(default_factory=dict)

@@ -38,6 +38,7 @@ class Code(StrEnum):
     IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
     BODY_TOO_LARGE = "body-too-large"
     QUEUE_FULL = "queue-full"
+    QUEUE_CLOSED = "queue-closed"
     TOO_BUSY = "too-busy"
     STORE_AWAY = "store-away"
     SESSION_SUPERSEDED = "session-superseded"
@@ -75,6 +76,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
     Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),
+    Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
     Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),
     Code.STORE_AWAY: (503, "The store is away"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),

@@ -33,7 +33,11 @@ class Token(StrEnum):
     UNPLACEABLE = "Unplaceable"
     QUEUE_HELD = "QueueHeld"
     QUEUE_LIMIT = "QueueLimit"
+    BORROWING_LIMIT = "BorrowingLimit"
+    KEPT_FOR_OTHERS = "KeptForOthers"
+    BEHIND_OTHERS = "BehindOthers"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    RESERVED = "ReservedForOthers"
     UNREACHABLE = "ClustersUnreachable"
     CORDONED = "ClustersCordoned"
     COOLING_DOWN = "CoolingDown"
@@ -61,7 +65,11 @@ _TIERS = {
     Token.UNPLACEABLE: Tier.HELD,
     Token.QUEUE_HELD: Tier.HELD,
     Token.QUEUE_LIMIT: Tier.QUOTA,
+    Token.BORROWING_LIMIT: Tier.QUOTA,
+    Token.KEPT_FOR_OTHERS: Tier.QUOTA,
+    Token.BEHIND_OTHERS: Tier.QUOTA,
     Token.INSUFFICIENT_CAPACITY: Tier.CAPACITY,
+    Token.RESERVED: Tier.CAPACITY,
     Token.UNREACHABLE: Tier.CAPACITY,
     Token.CORDONED: Tier.CAPACITY,
     Token.COOLING_DOWN: Tier.CAPACITY,
@@ -89,6 +97,7 @@ class Check(StrEnum):
     QUOTA = "quota"
     NEVER_FITS = "neverFits"
     NO_ROOM = "noRoom"
+    RESERVED = "reserved"
 
 
 class Verdict(Lenient):
@@ -107,6 +116,8 @@ class Reason(Lenient):
     tier: Tier
     sentence: str
     advice: str = ""
+    for_ever: bool = False
+    """Whether waiting does not help."""
     verdicts: tuple[Verdict, ...] = ()
     details: dict[str, Any] = {}
     cycle: int | None = None

@@ -128,6 +128,38 @@ _STOP_ENDS = {
 }
 
 
+class QueueState(StrEnum):
+    """Whether a queue takes jobs and whether it starts them; what runs goes on in each of them."""
+
+    OPEN = "open"
+    HELD = "held"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self in (QueueState.OPEN, QueueState.HELD)
+
+    @property
+    def starts_jobs(self) -> bool:
+        return self in (QueueState.OPEN, QueueState.DRAINING)
+
+
+class Order(StrEnum):
+    """What a job that cannot start means for those behind it in its queue: they wait for it, or they may pass."""
+
+    STRICT = "strict"
+    BEST_EFFORT = "bestEffort"
+
+
+class Preemption(StrEnum):
+    """Which runs of a queue may be ended for others: none, lower classes for higher ones of it, or what it borrows, too."""
+
+    NEVER = "never"
+    LOWER_CLASS = "lowerClass"
+    ANY_BORROWER = "anyBorrower"
+
+
 class ClusterKind(StrEnum):
     PRIVATE = "private"
     PUBLIC = "public"

@@ -1,14 +1,15 @@
 """What admins declare: queues, priority classes, clusters and keys; and how they and jobs are shown."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
 from trainmaster.protocol.durations import Duration
-from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
-from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
-from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, KeyRole, RunState
+from trainmaster.protocol.jobs import LabelKey, LabelValue
+from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, KeyRole, Order, QueueState, RunState
 
 
 class QueueSpec(Strict):
@@ -17,28 +18,52 @@ class QueueSpec(Strict):
     kind: Literal["Queue"] = "Queue"
     path: QueuePath
     weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
-    limits: dict[ResourceName, Quantity] = Field(default_factory=dict)
-    """The most that jobs of this queue and all below it may use at a time, by resource."""
+    resources: dict[LineName, QuotaSpec] = Field(default_factory=dict)
+    """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for limits alone."""
+    order: Order = Order.BEST_EFFORT
+    """Whether those behind a job that cannot start may pass it."""
+    state: QueueState = QueueState.OPEN
+    """Open; held: takes jobs and starts none; draining: starts jobs and takes none; stopped: neither."""
     max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs waiting in this queue; further submissions are refused with 429."""
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
     default_priority_class: Name40 | None = None
-    held: bool = False
-    """A held queue takes jobs and starts none."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
-    @field_validator("limits")
+    @model_validator(mode="before")
     @classmethod
-    def _parse(cls, value: dict[str, str]) -> dict[str, str]:
-        parse_resources(value)
+    def _short_forms(cls, value: Any) -> Any:
+        """``limits`` by resource are lines with a limit alone, and ``held: true`` is a state."""
+        if not isinstance(value, Mapping):
+            return value
+        value = dict(value)
+        limits = value.pop("limits", None)
+        if isinstance(limits, Mapping):
+            lines = value.get("resources") or {}
+            twice = sorted(lines.keys() & limits.keys()) if isinstance(lines, Mapping) else []
+            if twice:
+                raise ValueError(f"{twice[0]} is in both limits and resources; give its limit in one of them")
+            value["resources"] = {**lines, **{name: {"limit": text} for name, text in limits.items()}}
+        elif limits is not None:
+            value["limits"] = limits
+        held = value.pop("held", None)
+        if held is True and "state" not in value:
+            value["state"] = QueueState.HELD
+        elif held not in (None, False):
+            raise ValueError("held and state say the same; give state alone")
         return value
 
-    @property
-    def limit_amounts(self) -> Resources:
-        """The limits as amounts. A limit of 0 stays: it allows none."""
-        return {name: parse_quantity(name, text) for name, text in self.limits.items()}
+    @field_validator("resources")
+    @classmethod
+    def _quotas_go_together(cls, value: dict[str, QuotaSpec]) -> dict[str, QuotaSpec]:
+        for line, quota in value.items():
+            try:
+                quota.check(parse_line(line)[0])
+            except ValueError as error:
+                raise ValueError(f"{line}: {error}") from error
+        return value
 
     @property
     def parent(self) -> str | None:

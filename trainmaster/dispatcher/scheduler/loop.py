@@ -149,7 +149,8 @@ class Scheduler:
 
     async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
-        plan = decide(follower.view, began)
+        plan = decide(follower.view, began + follower.ahead)
+        follower.view.reservations = plan.reservations
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan)
         if plan.starts or plan.holds or changed:
@@ -157,7 +158,7 @@ class Scheduler:
             decided = self.clock()
             applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
             metrics.apply_seconds.observe(self.clock() - decided)
-            measuring.note_applied(follower.view, plan, applied)
+            measuring.note_applied(follower.view, plan, applied.jobs)
             follower.note_applied(plan, applied)
             book.note(plan)
             log.info(
@@ -167,10 +168,10 @@ class Scheduler:
                 extra={
                     "decide_seconds": round(decided - began, 6),
                     "apply_seconds": round(self.clock() - decided, 6),
-                    "applied": len(applied),
+                    "applied": len(applied.jobs),
                 },
             )
-            if applied:
+            if applied.jobs:
                 return 0
             if plan.starts or plan.holds:
                 return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet

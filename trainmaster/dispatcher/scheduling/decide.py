@@ -8,20 +8,26 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
 
-from trainmaster.dispatcher.scheduling import explain, quota
+from trainmaster.dispatcher.scheduling import explain
+from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, Size, fit, size_choices, take
-from trainmaster.dispatcher.scheduling.order import Turns, Usage
+from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, size_choices, take
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, plain, product_of
+from trainmaster.dispatcher.scheduling.order import Turns
 from trainmaster.dispatcher.scheduling.plan import Hold, Plan, Start
+from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
-from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LoadKey, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
+from trainmaster.protocol.states import ClusterKind, Order
 
 MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
+
+SILENT_SECONDS = 900.0
+"""How long a cluster that is out of contact still counts as capacity."""
 
 MOST_TOLD = 5
 """Clusters in the table that is kept with a decision, the best ones."""
@@ -34,10 +40,10 @@ class _Rooms:
     view: View
     now_free: dict[int, Room] = field(default_factory=dict)
     sizes: dict[int, list[Size]] = field(default_factory=dict)
-    full: dict[tuple[int, int, int], Shortfall] = field(default_factory=dict)
-    """By shape, size and cluster. Rooms only shrink during a cycle, so what had no room is not tried again."""
-    options: dict[int, dict[tuple[int, int], "_Option | Verdict"]] = field(default_factory=dict)
-    """By cluster, then by shape and number of sizes: holds until something is taken from the cluster's room."""
+    full: dict[tuple[int, int, int, Product | None], Shortfall] = field(default_factory=dict)
+    """By shape, size, cluster and product. Rooms only shrink during a cycle, so what had no room is not tried again."""
+    options: dict[int, dict[tuple[int, int, Product | None], "_Option | Verdict"]] = field(default_factory=dict)
+    """By cluster, then by shape, number of sizes and product: holds until something is taken from the cluster's room."""
     candidates: dict["_Alike", list[tuple[Cluster, Verdict | None]]] = field(default_factory=dict)
     """The clusters by name for jobs alike, with what rules each out whatever its room is."""
 
@@ -58,16 +64,25 @@ class _Rooms:
             self.view.empty_rooms[cluster.id] = room
         return room
 
+    def capacity(self, cluster: Cluster) -> Amounts:
+        """What the empty cluster has on each line."""
+        places: Amounts = {}
+        for group in cluster.report.groups if cluster.report is not None else ():
+            for name, amount in group.free.items():
+                place = Line(name, product_of(group) if "/" in name else "", cluster.kind.value)
+                places[place] = places.get(place, 0) + amount * group.count
+        return self.view.lines.charge(places)
+
     def never_fits(self, shape_id: int, cluster: Cluster) -> str | None:
         """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
         outcome = fit(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1].members, self.empty(cluster))
         return outcome.sentence if isinstance(outcome, Shortfall) else None
 
-    def fit_now(self, shape_id: int, size: Size, cluster_id: int) -> Fitted | Shortfall:
-        key = (shape_id, size.total, cluster_id)
+    def fit_now(self, shape_id: int, size: Size, cluster_id: int, product: Product | None) -> Fitted | Shortfall:
+        key = (shape_id, size.total, cluster_id, product)
         if key in self.full:
             return self.full[key]
-        outcome = fit(self.view.shapes[shape_id], size.members, self.free(cluster_id))
+        outcome = fit(self.view.shapes[shape_id], size.members, self.free(cluster_id), product)
         if isinstance(outcome, Shortfall):
             self.full[key] = outcome
         return outcome
@@ -92,6 +107,8 @@ class _Option:
     fitted: Fitted
     total: float
     parts: dict[str, float]
+    charge: Amounts
+    product: Product | None
 
 
 class _Alike(NamedTuple):
@@ -101,14 +118,17 @@ class _Alike(NamedTuple):
     sizes: int
     allowed_kinds: frozenset[ClusterKind]
     avoided: tuple[int, ...]
+    limit: float
+    """Seconds that it is counted on."""
 
 
 def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
-    """The plan for this moment. ``now`` is on the clock of ``view.lease_until``."""
+    """The plan for this moment. ``now`` is in seconds since the epoch, as all times of the view."""
     plan = Plan()
     rooms = _Rooms(view)
-    usage = Usage(view, _capacity(view, rooms))
-    turns = Turns(view, usage)
+    ledger = Ledger(view, capacity(view, rooms, now))
+    turns = Turns(view, ledger, now)
+    reservations = Reservations(view, now, view.reservations)
     blocked: dict[_Alike, Reason] = {}
     while (turn := turns.next()) is not None:
         key, job_id = turn
@@ -117,53 +137,115 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             plan.reasons[key] = explain.reason(Token.CYCLE_LIMIT, "Other jobs were started first in this cycle.")
             turns.block(key)
             continue
-        queue, sizes = view.queues[key.queue_id], rooms.sizes_of(key.shape_id)
-        held_back = _quota_reason(view, usage, queue, sizes[-1].needs)
-        if held_back is not None:
-            plan.reasons[key] = held_back
-            turns.block(key)
-            continue
-        allowed = [size for size in sizes if not quota.over_limit(view, usage, queue.id, size.needs)]
-        alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided)
-        if alike in blocked:
-            plan.reasons[key] = blocked[alike]
-            turns.block(key)
-            continue
-        options, verdicts = _look(rooms, alike, allowed, now)
-        if options:
-            best = min(options, key=lambda option: (-option.total, option.cluster.name))
+        queue = view.queues[key.queue_id]
+        outcome = _attempt(_Cycle(rooms, ledger, reservations, blocked, now), job, key, queue)
+        if isinstance(outcome, _Choice):
+            best = outcome.best
             rooms.take(best)
-            usage.add(queue.id, best.size.needs)
-            plan.starts.append(_start(job, best, options, verdicts))
+            ledger.add(queue.id, best.charge)
+            _note_start(view, reservations, job, best, now)
+            plan.starts.append(_start(job, best, outcome.options, outcome.verdicts))
             turns.done(key)
-            continue
-        if alike.avoided and _returned_everywhere(verdicts):
-            plan.holds.append(Hold(job, _all_returned(verdicts)))
+        elif isinstance(outcome, str):
+            plan.holds.append(Hold(job, outcome))
             turns.done(key)
-            continue
-        plan.reasons[key] = blocked[alike] = explain.blocked(verdicts)
-        turns.block(key)
+        else:
+            plan.reasons[key] = outcome
+            if queue.order is Order.STRICT and outcome.tier in (Tier.QUOTA, Tier.CAPACITY) and not outcome.for_ever:
+                for behind in turns.close(key):
+                    plan.reasons[behind] = explain.behind(queue, job)
+            else:
+                turns.block(key)
+    plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
 
 
-def _capacity(view: View, rooms: _Rooms) -> Resources:
-    """What all clusters have together, the measure of dominant shares."""
-    total: Resources = {}
-    for cluster in view.clusters.values():
-        for name, amount in rooms.empty(cluster).total().items():
-            total[name] = total.get(name, 0) + amount
-    return total
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best option, the others, and what the remaining clusters lack."""
+
+    best: _Option
+    options: list[_Option]
+    verdicts: list[Verdict]
 
 
-def _quota_reason(view: View, usage: Usage, queue: Queue, needs: Resources) -> Reason | None:
-    for above in view.ancestry(queue.id):
-        if above.held:
-            return explain.reason(Token.QUEUE_HELD, f"Queue {above.path} is held.")
-    for_ever = quota.never_within_limits(view, queue.id, needs)
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What an attempt reads and marks."""
+
+    rooms: _Rooms
+    ledger: Ledger
+    reservations: Reservations
+    blocked: dict[_Alike, Reason]
+    now: float
+
+
+def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Choice | Reason | str:
+    """Where the first job of a class starts, or why it does not; as a text, why it has to be held."""
+    view, ledger, sizes = cycle.rooms.view, cycle.ledger, cycle.rooms.sizes_of(key.shape_id)
+    held = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
+    if held is not None:
+        return explain.queue_closed(held)
+    charges = [{plain(name): amount for name, amount in size.needs.items() if amount} for size in sizes]
+    for_ever = ledger.never(queue.id, charges[-1])
     if for_ever is not None:
-        return explain.over_quota(queue, for_ever, for_ever=True)
-    sentence = quota.over_limit(view, usage, queue.id, needs)
-    return None if sentence is None else explain.over_quota(queue, sentence, for_ever=False)
+        return explain.over_quota(for_ever, for_ever=True)
+    obstacle = ledger.obstacle(queue.id, charges[-1])
+    if obstacle is not None:
+        return explain.over_quota(obstacle)
+    allowed = [size for size, charge in zip(sizes, charges, strict=True) if ledger.obstacle(queue.id, charge) is None]
+    limit = view.limit_of(key.shape_id, queue.id)
+    alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, limit)
+    if alike in cycle.blocked:
+        return cycle.blocked[alike]
+    look = _look(cycle, alike, job, queue, allowed)
+    if look.options:
+        best = min(look.options, key=lambda option: (-option.total, option.cluster.name, option.product or ("", "")))
+        return _Choice(best, look.options, look.verdicts)
+    if look.over:
+        return explain.over_quota(look.over[0], look.verdicts)
+    if alike.avoided and _returned_everywhere(look.verdicts):
+        return _all_returned(look.verdicts)
+    longest = view.classes[key.class_id].longest_wait
+    reservation = cycle.reservations.reserve(
+        job.id,
+        job.name,
+        view.shapes[key.shape_id],
+        allowed[-1],
+        look.full,
+        accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
+    )
+    reason = explain.blocked(look.verdicts)
+    cycle.blocked[alike] = reason
+    return reason if reservation is None else explain.expected(reason, reservation, view)
+
+
+def _note_start(view: View, reservations: Reservations, job: WaitingJob, best: _Option, now: float) -> None:
+    ends_at = now + view.limit_of(job.shape_id, job.queue_id)
+    kept = reservations.kept.get(best.cluster.id)
+    if kept is not None:
+        kept.take(_needs_by_role(view, job.shape_id), best.fitted.placement, ends_at)
+    members = [
+        (LoadKey(group, job.shape_id, role), count)
+        for group, roles in best.fitted.placement.items()
+        for role, count in roles.items()
+    ]
+    reservations.note_start(best.cluster.id, members, ends_at)
+
+
+def _needs_by_role(view: View, shape_id: int) -> dict[str, Resources]:
+    return {role.name: role.needs for role in view.shapes[shape_id].roles}
+
+
+def capacity(view: View, rooms: _Rooms, now: float) -> Amounts:
+    """What all clusters have together on each line, the measure of shares. One out of contact counts for a while."""
+    total: Amounts = {}
+    for cluster in view.clusters.values():
+        if cluster.report is None or view.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
+            continue
+        for line, amount in rooms.capacity(cluster).items():
+            total[line] = total.get(line, 0) + amount
+    return total
 
 
 def _ruled_out(rooms: _Rooms, alike: _Alike, cluster: Cluster, now: float) -> Verdict | None:
@@ -189,34 +271,116 @@ def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | N
     return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
 
 
-def _look(rooms: _Rooms, alike: _Alike, sizes: list[Size], now: float) -> tuple[list[_Option], list[Verdict]]:
-    """The clusters where the gang fits in one of these sizes, and the first check that fails on each of the others."""
-    options: list[_Option] = []
-    verdicts: list[Verdict] = []
-    key = (alike.shape_id, len(sizes))
-    for cluster, ruled_out in rooms.looked_at(alike, now):
+@dataclass(slots=True)
+class _Look:
+    """Where a gang fits, the first check that fails elsewhere, where only room is lacking, and quota that is in the way."""
+
+    options: list[_Option] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    full: list[int] = field(default_factory=list)
+    over: list[Obstacle] = field(default_factory=list)
+
+
+def _look(cycle: _Cycle, alike: _Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> _Look:
+    """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
+    look = _Look()
+    narrowed, device = _narrowing(cycle.rooms.view, queue, alike.shape_id)
+    for cluster, ruled_out in cycle.rooms.looked_at(alike, cycle.now):
         if ruled_out is not None:
-            verdicts.append(ruled_out)
+            look.verdicts.append(ruled_out)
             continue
-        known = rooms.options.setdefault(cluster.id, {})
-        outcome = known.get(key)
-        if outcome is None:
-            outcome = known[key] = _option(rooms, alike.shape_id, sizes, cluster)
-        if isinstance(outcome, _Option):
-            options.append(outcome)
+        verdict, found = None, False
+        for product in _products(cluster, device):
+            outcome = _option_within(cycle, alike, job, queue, sizes, cluster, product, narrowed=narrowed)
+            if isinstance(outcome, _Option):
+                look.options.append(outcome)
+                found = True
+            elif isinstance(outcome, Obstacle):
+                look.over.append(outcome)
+                verdict = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
+            else:
+                verdict = verdict or outcome
+        if not found and verdict is not None:
+            look.verdicts.append(verdict)
+            if verdict.check is Check.NO_ROOM:
+                look.full.append(cluster.id)
+    return look
+
+
+def _option_within(
+    cycle: _Cycle,
+    alike: _Alike,
+    job: WaitingJob,
+    queue: Queue,
+    sizes: list[Size],
+    cluster: Cluster,
+    product: Product | None,
+    *,
+    narrowed: bool,
+) -> _Option | Verdict | Obstacle:
+    """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
+    stops: Verdict | Obstacle | None = None
+    kept = cycle.reservations.kept.get(cluster.id)
+    for larger in range(len(sizes)):
+        outcome = _known_option(cycle.rooms, alike, sizes[larger:], cluster, product)
+        if isinstance(outcome, Verdict):
+            return stops or outcome
+        obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
+        if obstacle is not None:
+            stops = obstacle
+        elif kept is not None and not kept.lets(
+            _needs_by_role(cycle.rooms.view, alike.shape_id), outcome.fitted.placement, cycle.now + alike.limit
+        ):
+            stops = explain.kept(cluster, kept.reservation, alike.limit)
         else:
-            verdicts.append(outcome)
-    return options, verdicts
+            return outcome
+    if stops is None:
+        raise AssertionError("a class without any size to start in is blocked by quota")
+    return stops
 
 
-def _option(rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster) -> _Option | Verdict:
+def _narrowing(view: View, queue: Queue, shape_id: int) -> tuple[bool, str]:
+    """Whether quota of the queue depends on the place, and the device of the gang whose product decides on it, if any."""
+    lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
+    if not lines:
+        return False, ""
+    needed = {name for role in view.shapes[shape_id].roles for name in role.needs}
+    return True, next((line.resource for line in lines if line.product and line.resource in needed), "")
+
+
+def _products(cluster: Cluster, resource: str) -> list[Product | None]:
+    """The products of a device that the gang may be given on a cluster, one at a time; one None where it does not matter."""
+    if not resource or cluster.report is None:
+        return [None]
+    names = {product_of(group) for group in cluster.report.groups if group.free.get(resource)}
+    return [Product(resource, name) for name in sorted(names)] or [None]
+
+
+def _known_option(
+    rooms: _Rooms, alike: _Alike, sizes: list[Size], cluster: Cluster, product: Product | None
+) -> "_Option | Verdict":
+    known = rooms.options.setdefault(cluster.id, {})
+    key = (alike.shape_id, len(sizes), product)
+    outcome = known.get(key)
+    if outcome is None:
+        outcome = known[key] = _option(rooms, alike.shape_id, sizes, cluster, product)
+    return outcome
+
+
+def _option(
+    rooms: _Rooms, shape_id: int, sizes: list[Size], cluster: Cluster, product: Product | None
+) -> _Option | Verdict:
     sentence = ""
     for size in sizes:
-        outcome = rooms.fit_now(shape_id, size, cluster.id)
+        outcome = rooms.fit_now(shape_id, size, cluster.id, product)
         if isinstance(outcome, Fitted):
-            free, capacity = rooms.free(cluster.id).total(), rooms.empty(cluster).total()
-            total, parts = score(Fit(cluster, free, capacity, size.needs))
-            return _Option(cluster, size, outcome, total, parts)
+            free, whole = rooms.free(cluster.id).total(), rooms.empty(cluster).total()
+            total, parts = score(Fit(cluster, free, whole, size.needs))
+            members = (
+                (group, role, count) for group, roles in outcome.placement.items() for role, count in roles.items()
+            )
+            charge = rooms.view.lines.charge(rooms.view.places_at(cluster.id, shape_id, members))
+            return _Option(cluster, size, outcome, total, parts, charge, product)
         sentence = outcome.sentence
     return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
 
@@ -226,15 +390,16 @@ def _start(job: WaitingJob, best: _Option, options: list[_Option], verdicts: Seq
         {"cluster": option.cluster.name, "score": option.total, **option.parts}
         for option in nlargest(MOST_TOLD, options, key=lambda option: option.total)
     )
-    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, _why(best, options, verdicts), table)
+    why = _why(best, options, verdicts)
+    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, why, table, best.product)
 
 
 def _why(best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> str:
-    if len(options) == 1:
+    if all(option.cluster is best.cluster for option in options):
         full = [verdict for verdict in verdicts if verdict.check is Check.NO_ROOM]
         others = "".join(f"; {verdict.cluster}: {verdict.sentence}" for verdict in full[:2])
         return f"{best.cluster.name} is the only cluster where it fits now{others}"
-    second = max((option for option in options if option is not best), key=lambda option: option.total)
+    second = max((option for option in options if option.cluster is not best.cluster), key=lambda option: option.total)
     if best.total == second.total:
         return f"{best.cluster.name} before {second.cluster.name}: both are as good, and their names decide"
     gains = {name: SCORES[name][0] * (best.parts[name] - second.parts[name]) for name in best.parts}

@@ -1,12 +1,18 @@
 """From verdicts to the one reason that is told: its token, sentence and what would change it."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import ceil, inf
 
-from trainmaster.dispatcher.scheduling.view import Queue
+from trainmaster.dispatcher.scheduling.backfill import Reservation
+from trainmaster.dispatcher.scheduling.quota import Obstacle
+from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
+from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
 
 _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
     (Check.NO_ROOM, Token.INSUFFICIENT_CAPACITY),
+    (Check.RESERVED, Token.RESERVED),
     (Check.COOLING_DOWN, Token.COOLING_DOWN),
     (Check.UNREACHABLE, Token.UNREACHABLE),
     (Check.NO_REPORT, Token.UNREACHABLE),
@@ -19,6 +25,7 @@ _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
 
 _ADVICE = {
     Token.INSUFFICIENT_CAPACITY: "It starts when enough is freed. Fewer or smaller members may fit sooner.",
+    Token.RESERVED: "It starts when that job has started. With a shorter time limit it could go first.",
     Token.COOLING_DOWN: "It is tried again there when the pause is over.",
     Token.UNREACHABLE: "It can start when the agent is back; the cluster's owner can look at the agent's log.",
     Token.CORDONED: "An admin can let jobs start there again: trainmaster clusters uncordon NAME.",
@@ -27,6 +34,9 @@ _ADVICE = {
     Token.NO_CLUSTER_ALLOWED: "Waiting will not help: change the job's placement or queue, or ask an admin.",
     Token.NO_CLUSTERS: "An admin has to connect a cluster first.",
     Token.QUEUE_LIMIT: "It starts when other jobs of the queue end. An admin can raise the limit.",
+    Token.BORROWING_LIMIT: "It starts when other jobs of the queue end. An admin can let the queue borrow more.",
+    Token.KEPT_FOR_OTHERS: "It starts when more is free. An admin can let that queue lend what it does not use.",
+    Token.BEHIND_OTHERS: "It starts when those before it have started; an admin can let others pass in that queue.",
     Token.QUEUE_HELD: "An admin holds the queue; it starts nothing until it is released.",
     Token.CYCLE_LIMIT: "It is its turn in one of the next cycles.",
 }
@@ -60,6 +70,8 @@ def _sentence(token: Token, relevant: Sequence[Verdict]) -> str:
     match token:
         case Token.INSUFFICIENT_CAPACITY:
             return f"It waits for free capacity; {text}"
+        case Token.RESERVED:
+            return f"It would delay a job that waits for more; {text}"
         case Token.TOO_LARGE:
             return f"It fits on no cluster, not even on an empty one; {text}"
         case Token.COOLING_DOWN:
@@ -72,11 +84,54 @@ def _sentence(token: Token, relevant: Sequence[Verdict]) -> str:
             return f"No cluster offers what it asks for; {text}"
 
 
-def over_quota(queue: Queue, sentence: str, *, for_ever: bool) -> Reason:
-    """The reason of a class that its queue's limits hold back."""
+def over_quota(obstacle: Obstacle, verdicts: Sequence[Verdict] = (), *, for_ever: bool = False) -> Reason:
+    """The reason of a class that quota holds back; ``for_ever`` if waiting does not help."""
     if for_ever:
-        text = f"It can never start in queue {queue.path}: {sentence}."
-        return reason(Token.QUEUE_LIMIT, text).model_copy(
-            update={"advice": "Waiting will not help: make the job smaller, or ask an admin to raise the limit."}
+        text = f"It can never start in queue {obstacle.queue.path}: {obstacle.sentence}."
+        return reason(obstacle.token, text).model_copy(
+            update={
+                "advice": "Waiting will not help: make the job smaller, or ask an admin to raise the limit.",
+                "for_ever": True,
+            }
         )
-    return reason(Token.QUEUE_LIMIT, sentence[0].upper() + sentence[1:] + ".")
+    return reason(obstacle.token, obstacle.sentence[0].upper() + obstacle.sentence[1:] + ".", verdicts)
+
+
+def queue_closed(queue: Queue) -> Reason:
+    """The reason of a class whose queue, or one above it, starts nothing."""
+    return reason(Token.QUEUE_HELD, f"Queue {queue.path} is {queue.state}.")
+
+
+def behind(queue: Queue, first: WaitingJob) -> Reason:
+    """The reason of what stands behind a job that cannot start, in a queue that keeps its order."""
+    return reason(
+        Token.BEHIND_OTHERS, f"Queue {queue.path} keeps its order, and {job_id(first.name, first.id)} is before it."
+    )
+
+
+def kept(cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
+    """Why a job that would fit now may not start: it would delay the one that the room is kept for."""
+    whom = job_id(reservation.name, reservation.job_id)
+    if reservation.at == inf:
+        text = f"what is freed there is kept for {whom}, which has waited longest"
+    elif limit == inf:
+        text = f"it is kept for {whom} from {_clock(reservation.at)} on, and this job has no time limit"
+    else:
+        text = f"it is kept for {whom} from {_clock(reservation.at)} on, and this job may run until after that"
+    return Verdict(cluster=cluster.name, check=Check.RESERVED, sentence=text)
+
+
+def expected(reason: Reason, reservation: Reservation, view: View) -> Reason:
+    """The same reason, and what is kept for the first job of the class; that is told to this one alone."""
+    name = view.clusters[reservation.cluster_id].name
+    first: dict[str, str] = {"job": job_id(reservation.name, reservation.job_id), "cluster": name}
+    if reservation.at == inf:
+        first["sentence"] = f"What is freed on {name} is kept for it from now on."
+    else:
+        first["notAfter"] = _clock(reservation.at)
+        first["sentence"] = f"It starts by {first['notAfter']} on {name} if runs there keep to their time limits."
+    return reason.model_copy(update={"details": {"first": first}})
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

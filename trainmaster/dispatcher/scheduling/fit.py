@@ -7,11 +7,20 @@ fits when no packing exists, for it builds the packing; it may miss one that exi
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster.dispatcher.scheduling.lines import product_of
 from trainmaster.dispatcher.scheduling.room import Nodes, Room, by_size, fill
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
+
+
+class Product(NamedTuple):
+    """A product of a device, to which a gang is narrowed."""
+
+    resource: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,14 @@ class Size:
         return sum(self.members.values())
 
 
-def fit(shape: Shape, members: dict[str, int], room: Room) -> Fitted | Shortfall:
-    """Try to place so many members of each role; the room is the same afterwards."""
+def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | None = None) -> Fitted | Shortfall:
+    """Try to place so many members of each role; the room is the same afterwards. ``product``: the only one to be given."""
     roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is None:
-        return _pack(roles, members, room.nodes, [])
+        return _pack(roles, members, room.nodes, [], product)
     tried, shortfall = 0, Shortfall("")
     for domain in _domains(room, shape.required_level):
-        outcome = _pack(roles, members, domain.inside, domain.outside)
+        outcome = _pack(roles, members, domain.inside, domain.outside, product)
         if isinstance(outcome, Fitted):
             return outcome
         tried, shortfall = tried + 1, outcome
@@ -101,7 +110,11 @@ def take(room: Room, fitted: Fitted) -> None:
 
 
 def _pack(
-    roles: list[RoleShape], members: dict[str, int], nodes: list[Nodes], outside: list[Nodes]
+    roles: list[RoleShape],
+    members: dict[str, int],
+    nodes: list[Nodes],
+    outside: list[Nodes],
+    product: Product | None,
 ) -> Fitted | Shortfall:
     work = list(nodes)
     placement: dict[str, dict[str, int]] = {}
@@ -110,7 +123,9 @@ def _pack(
         if not wanted:
             continue
         groups = {id(one.group): one.group for one in work}
-        suiting = {key for key, group in groups.items() if _allows(role, group)}
+        suiting = {key for key, group in groups.items() if allows(role, group)}
+        if product is not None and product.resource in role.needs:
+            suiting = {key for key in suiting if product_of(groups[key]) == product.name}
         if not suiting:
             return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
         missing, placed = fill(work, role.needs, wanted, suiting)
@@ -134,7 +149,8 @@ def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, b
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
 
 
-def _allows(role: RoleShape, group: NodeGroup) -> bool:
+def allows(role: RoleShape, group: NodeGroup) -> bool:
+    """Whether members of a role may be on nodes of a group, by what they select and tolerate."""
     if any(group.labels.get(key) != value for key, value in role.node_selector):
         return False
     if not all(term.holds(group.labels) for term in role.affinity):

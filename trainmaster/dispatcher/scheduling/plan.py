@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.dispatcher.scheduling.backfill import Reservation
+from trainmaster.dispatcher.scheduling.fit import Product
 from trainmaster.dispatcher.scheduling.view import ClassKey, WaitingJob
 from trainmaster.protocol.reasons import Reason
 
@@ -17,6 +19,8 @@ class Start:
     placement: dict[str, dict[str, int]]
     why: str
     table: tuple[dict[str, Any], ...]
+    product: Product | None = None
+    """The one product of device that the members may be given, where quota depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Plan:
     starts: list[Start] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
+    reservations: dict[int, Reservation] = field(default_factory=dict)
+    """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
 
     @property
     def jobs(self) -> list[WaitingJob]:

@@ -1,34 +1,188 @@
-"""Limits of queues: what a queue and all below it may use at a time."""
+"""Quota: what each queue uses on each line, and whether a start would break a limit, a borrowing limit or what others keep.
 
-from trainmaster.dispatcher.scheduling.order import Usage
-from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.protocol.quantities import Resources, format_apart, format_quantity
+A queue's usage counts for all queues above it. On a line a queue may have at most
+
+    min(limit, guaranteed + borrowing limit)
+
+and, of what its parent may have, what the parent's other queues do not keep: ``max(0, guaranteed - lending limit - used)``
+each. At the top stands what the clusters have. The recursion is that of the hierarchical cohorts of Kueue (KEP-79), with real
+capacity in place of the sum of nominal quotas: guarantees above it are then worth less, and nothing else breaks.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
+from trainmaster.dispatcher.scheduling.view import Queue, View
+from trainmaster.protocol.quantities import format_apart
+from trainmaster.protocol.reasons import Token
+
+_NONE = Quota()
 
 
-def over_limit(view: View, usage: Usage, queue_id: int, needs: Resources) -> str | None:
-    """The limit that a start would break, in words; None when all hold."""
-    for queue in view.ancestry(queue_id):
-        used = usage.by_queue.get(queue.id, {})
-        for name, limit in queue.limits.items():
-            wanted = used.get(name, 0) + needs.get(name, 0)
-            if needs.get(name, 0) and wanted > limit:
-                return (
-                    f"queue {queue.path} uses {format_quantity(name, used.get(name, 0))} of its {format_quantity(name, limit)}"
-                    f" {name}; this job needs {format_quantity(name, needs[name])} more"
-                )
-        running = usage.jobs.get(queue.id, 0)
-        if queue.max_running is not None and running >= queue.max_running:
-            return f"queue {queue.path} runs {running} of at most {queue.max_running} jobs"
-    return None
+class Obstacle(NamedTuple):
+    """What a start would break: its token, in which queue, and a sentence without its full stop."""
+
+    token: Token
+    queue: Queue
+    sentence: str
 
 
-def never_within_limits(view: View, queue_id: int, needs: Resources) -> str | None:
-    """The limit that the job breaks even when it is alone in the queue."""
-    for queue in view.ancestry(queue_id):
-        for name, limit in queue.limits.items():
-            if needs.get(name, 0) > limit:
-                needed, allowed = format_apart(name, needs[name], limit)
-                return f"it needs {needed} {name}, and queue {queue.path} is limited to {allowed}"
-        if queue.max_running == 0:
-            return f"queue {queue.path} may run no job at all"
-    return None
+@dataclass(slots=True)
+class Account:
+    """What a queue and all below it use."""
+
+    used: Amounts
+    running: int = 0
+
+
+class Ledger:
+    """The accounts of all queues. ``capacity``: what the clusters have on each line."""
+
+    def __init__(self, view: View, capacity: Mapping[Line, int]) -> None:
+        self.view = view
+        self.capacity = capacity
+        self._accounts: dict[int, Account] = {}
+        self._roots = [queue for queue in view.queues.values() if queue.parent_id is None]
+        self._keepers: dict[int | None, dict[Line, list[Queue]]] = {}
+        """By parent and line: the queues that keep something of what is guaranteed to them."""
+        self._guaranteed = {
+            line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
+        }
+        for queue in view.queues.values():
+            for line, quota in queue.quotas.items():
+                if quota.kept:
+                    self._keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
+        for queue_id, places in view.used.items():
+            self.add(queue_id, view.lines.charge(places), view.running.get(queue_id, 0))
+
+    def account(self, queue_id: int) -> Account:
+        account = self._accounts.get(queue_id)
+        if account is None:
+            account = self._accounts[queue_id] = Account({})
+        return account
+
+    def used(self, queue_id: int, line: Line) -> int:
+        account = self._accounts.get(queue_id)
+        return 0 if account is None else account.used.get(line, 0)
+
+    def add(self, queue_id: int, charge: Mapping[Line, int], running: int = 1, sign: int = 1) -> None:
+        """Charge runs to the queue and all above it; ``sign`` -1 takes them off."""
+        for queue in self.view.ancestry(queue_id):
+            account = self.account(queue.id)
+            used = account.used
+            for line, amount in charge.items():
+                used[line] = used.get(line, 0) + sign * amount
+            account.running += sign * running
+
+    # Limits
+
+    def obstacle(self, queue_id: int, charge: Mapping[Line, int]) -> Obstacle | None:
+        """What a start with this charge would break now, the nearest queue first; None when nothing."""
+        ancestry = self.view.ancestry(queue_id)
+        for queue in ancestry:
+            account = self.account(queue.id)
+            for line, quota in queue.quotas.items():
+                need = charge.get(line, 0)
+                most = quota.most
+                if need and most is not None and account.used.get(line, 0) + need > most:
+                    return self._over(queue, line, quota, account.used.get(line, 0), need)
+            if queue.max_running is not None and account.running >= queue.max_running:
+                text = f"queue {queue.path} runs {account.running} of at most {queue.max_running} jobs"
+                return Obstacle(Token.QUEUE_LIMIT, queue, text)
+        return self._kept_from(ancestry, charge) if self._keepers else None
+
+    def _over(self, queue: Queue, line: Line, quota: Quota, used: int, need: int) -> Obstacle:
+        needs = f"this job needs {line.format(need)} more"
+        if quota.limit is not None and used + need > quota.limit:
+            text = f"queue {queue.path} uses {line.format(used)} of its {line.format(quota.limit)} {line}; {needs}"
+            return Obstacle(Token.QUEUE_LIMIT, queue, text)
+        own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
+        text = f"queue {queue.path} uses {line.format(used)} {line}, with {own} guaranteed and at most {borrowing} borrowed; {needs}"
+        return Obstacle(Token.BORROWING_LIMIT, queue, text)
+
+    def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Line, int]) -> Obstacle | None:
+        """Whether the start would use what other queues keep for themselves."""
+        for line, need in charge.items():
+            left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self._roots)
+            for queue in reversed(ancestry):
+                keepers = self._keepers.get(queue.parent_id, {}).get(line, ())
+                kept: dict[str, int] = {
+                    other.path: max(0, other.quotas[line].kept - self.used(other.id, line))
+                    for other in keepers
+                    if other.id != queue.id
+                }
+                held_back = sum(kept.values(), 0)
+                left -= held_back
+                own = max(0, queue.quotas.get(line, _NONE).kept - self.used(queue.id, line))
+                if need > max(left, own) and any(kept.values()):
+                    whom = " and ".join(sorted(path for path, amount in kept.items() if amount))
+                    text = (
+                        f"{line.format(held_back)} {line} is kept for {whom}, which does not lend it;"
+                        f" {line.format(max(left, 0))} is left and this job needs {line.format(need)}"
+                    )
+                    return Obstacle(Token.KEPT_FOR_OTHERS, queue, text)
+        return None
+
+    def never(self, queue_id: int, charge: Mapping[Line, int]) -> Obstacle | None:
+        """What the job breaks even when it is alone in the tree."""
+        for queue in self.view.ancestry(queue_id):
+            for line, quota in queue.quotas.items():
+                need, most = charge.get(line, 0), quota.most
+                if need and most is not None and need > most:
+                    needed, allowed = format_apart(line.resource, need, most)
+                    text = f"it needs {needed} {line}, and queue {queue.path} is limited to {allowed}"
+                    return Obstacle(Token.QUEUE_LIMIT, queue, text)
+            if queue.max_running == 0:
+                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} may run no job at all")
+        return None
+
+    # Fairness
+
+    def share(self, queue: Queue) -> tuple[float, float]:
+        """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.
+
+        Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any line that it has. Queues within their
+        guarantees all have 0 first and are told apart by the second number.
+        """
+        account = self._accounts.get(queue.id)
+        if account is None:
+            return 0.0, 0.0
+        beyond = whole = 0.0
+        quotas, capacity = queue.quotas, self.capacity
+        for line, used in account.used.items():
+            there = capacity.get(line, 0)
+            if used <= 0 or there <= 0:
+                continue
+            quota = quotas.get(line)
+            if quota is None:
+                part = used / there / queue.weight
+                beyond = max(beyond, part)
+            else:
+                weight = queue.weight if quota.weight is None else quota.weight
+                part = used / there / weight
+                if used > quota.guaranteed:
+                    beyond = max(beyond, (used - quota.guaranteed) / there / weight)
+            whole = max(whole, part)
+        return beyond, whole
+
+    def within_guarantee(self, queue: Queue, charge: Mapping[Line, int]) -> bool:
+        """Whether the queue would be at most at its guarantee with this charge, on every line that anybody has a guarantee on."""
+        return all(
+            self.used(queue.id, line) + amount <= queue.quotas.get(line, _NONE).guaranteed
+            for line, amount in charge.items()
+            if line in self._guaranteed
+        )
+
+    def keeps_guarantee(self, queue: Queue, charge: Mapping[Line, int]) -> bool:
+        """Whether the queue would still be at least at its guarantee without this charge, on every line of it."""
+        return all(
+            self.used(queue.id, line) - amount >= queue.quotas.get(line, _NONE).guaranteed
+            for line, amount in charge.items()
+            if line in self._guaranteed
+        )
+
+    def guaranteed_lines(self, queue: Queue, charge: Mapping[Line, int]) -> Iterator[Line]:
+        """Lines of a charge on which the queue has a guarantee."""
+        return (line for line in charge if queue.quotas.get(line, _NONE).guaranteed)

@@ -6,11 +6,11 @@ best-fit, as the fit itself does it. Nodes of a group that have the same left ar
 hundred nodes costs hardly more than one of five.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
-from trainmaster.dispatcher.scheduling.view import View
+from trainmaster.dispatcher.scheduling.view import LoadKey, View
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
@@ -117,17 +117,7 @@ class Room:
     @classmethod
     def of(cls, view: View, cluster_id: int) -> "Room":
         """The cluster as it is now, by the view."""
-        report = view.clusters[cluster_id].report
-        room = cls.empty(report) if report is not None else cls(())
-        load = view.load.get(cluster_id)
-        if load:
-            capacity = room.total()
-            needs = {key: _needs_of(view, key.shape_id, key.role) for key in load}
-            # In an order of its own, so that the layout does not depend on the order in which runs came. Large members first,
-            # and those whose group is not known last.
-            for key in sorted(load, key=lambda key: (key.group == "", -dominant(needs[key], capacity), key)):
-                room.subtract(key.group, needs[key], load[key])
-        return room
+        return laid_out(view, view.clusters[cluster_id].report, view.load.get(cluster_id, {}))
 
     def subtract(self, group: str, needs: Resources, count: int) -> None:
         """Take away members of live runs, wherever in their group they are laid out.
@@ -169,6 +159,19 @@ class Room:
                 for name, amount in one.free.items():
                     self._total[name] = self._total.get(name, 0) + amount * one.count
         return self._total
+
+
+def laid_out(view: View, report: CapacityReport | None, load: Mapping[LoadKey, int]) -> Room:
+    """What is left of a cluster under this load."""
+    room = Room.empty(report) if report is not None else Room(())
+    if load:
+        capacity = room.total()
+        needs = {key: _needs_of(view, key.shape_id, key.role) for key in load}
+        # In an order of its own, so that the layout does not depend on the order in which runs came. Large members first,
+        # and those whose group is not known last.
+        for key in sorted(load, key=lambda key: (key.group == "", -dominant(needs[key], capacity), key)):
+            room.subtract(key.group, needs[key], load[key])
+    return room
 
 
 def _needs_of(view: View, shape_id: int, role: str) -> Resources:

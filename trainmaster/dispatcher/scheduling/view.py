@@ -4,17 +4,18 @@ Putting the same row again changes nothing, so rows may come twice and in any or
 that absorbed changes equals a view rebuilt from the store; a test holds the two together.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Verdict
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
 _FEW_SHAPES = 1000
 _MOST_KEPT = 10_000
@@ -23,16 +24,23 @@ _MOST_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as the plan sees it. ``limits`` are for it and all below it."""
+    """A queue as the plan sees it. ``quotas`` and ``max_running`` are for it and all below it."""
 
     id: int
     path: str
     parent_id: int | None
     weight: float = 1.0
-    limits: Resources = field(default_factory=dict)
+    quotas: dict[Line, Quota] = field(default_factory=dict)
     max_running: int | None = None
     allowed_kinds: frozenset[ClusterKind] = frozenset({ClusterKind.PRIVATE, ClusterKind.EDGE})
-    held: bool = False
+    state: QueueState = QueueState.OPEN
+    order: Order = Order.BEST_EFFORT
+    time_limit: float | None = None
+    """Seconds that a job without a time limit of its own is counted on."""
+    preemption: Preemption = Preemption.ANY_BORROWER
+    """Which of its runs may be ended for others."""
+    min_run_time: float = 0.0
+    """Seconds that a run of it is left alone after its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,9 @@ class PriorityClass:
     id: int
     name: str
     value: int
+    preemptible: bool = True
+    longest_wait: float | None = None
+    """Seconds after which a waiting job is urgent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +74,14 @@ class ClassKey(NamedTuple):
     avoided: tuple[int, ...] = ()
 
 
-class StaticKey(NamedTuple):
-    """A job's place among its class: higher job priority first, then older, then by key."""
+PRIORITY_SECONDS = 60.0
+"""By how much one point of job priority makes a job older than it is."""
 
-    minus_priority: int
-    submitted_at: float
+
+class StaticKey(NamedTuple):
+    """A job's place among its class: by its time of submission, shifted by its priority; then by key."""
+
+    at: float
     job_id: int
 
 
@@ -87,12 +101,15 @@ class WaitingJob:
 
     @property
     def key(self) -> StaticKey:
-        return StaticKey(-self.priority, self.submitted_at, self.id)
+        return StaticKey(self.submitted_at - PRIORITY_SECONDS * self.priority, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed."""
+    """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed.
+
+    Times are seconds since the epoch.
+    """
 
     job_id: int
     queue_id: int
@@ -100,6 +117,11 @@ class LiveRun:
     cluster_id: int
     sizes: tuple[tuple[str, int], ...]
     placement: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    class_id: int = 0
+    began_at: float = 0.0
+    """When it was sent to its cluster or, once it runs, when it started."""
+    is_stopping: bool = False
+    """It was told to stop, for whatever reason; what it holds is about to be given back."""
 
 
 class LoadKey(NamedTuple):
@@ -110,7 +132,7 @@ class LoadKey(NamedTuple):
     role: str
 
 
-def _load_of(run: LiveRun) -> list[tuple[LoadKey, int]]:
+def load_of(run: LiveRun) -> list[tuple[LoadKey, int]]:
     """What a run puts on its cluster. An agent's word moves members; it never makes more of them than the run has."""
     missing = dict(run.sizes)
     out = []
@@ -151,12 +173,23 @@ class View:
         self._sweep_at = _FEW_SHAPES
         self._keys: dict[int, ClassKey] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
+        self._lines: Lines | None = None
+        self._products: dict[int, dict[str, str]] = {}
+        """By cluster and node group, and under no name the kind of the cluster; as its runs were charged."""
+        self._places: dict[int, dict[Any, Amounts]] = {}
+        """By cluster: what runs alike take, by place."""
         self.load: dict[int, dict[LoadKey, int]] = {}
         """By cluster: how many members of live runs are there, by what they need and where."""
-        self.held_by: dict[int, dict[tuple[int, Sizes], int]] = {}
-        """By queue: its live runs, by shape and sizes."""
+        self.runs_on: dict[int, dict[int, LiveRun]] = {}
+        """By cluster, then by job."""
+        self.used: dict[int, Amounts] = {}
+        """By queue: what its own live runs take, by place."""
+        self.running: dict[int, int] = {}
+        """By queue: how many live runs are its own."""
         self.ruled_out: dict[tuple[int, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
         """By shape and kinds that a queue allows: what only a change of a cluster mends, by cluster, as far as it was asked."""
+        self.reservations: dict[int, Any] = {}
+        """By job: what was kept for it in the cycle before."""
         self.empty_rooms: dict[int, Any] = {}
         """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
 
@@ -164,11 +197,22 @@ class View:
 
     def put_queue(self, queue: Queue) -> None:
         self.queues[queue.id] = queue
-        self._ancestry.clear()
+        self._forget_tree()
 
     def drop_queue(self, queue_id: int) -> None:
         self.queues.pop(queue_id, None)
+        self._forget_tree()
+
+    def _forget_tree(self) -> None:
         self._ancestry.clear()
+        self._lines = None
+
+    @property
+    def lines(self) -> Lines:
+        """The lines that any queue has a quota on."""
+        if self._lines is None:
+            self._lines = Lines(line for queue in self.queues.values() for line in queue.quotas)
+        return self._lines
 
     def put_class(self, priority_class: PriorityClass) -> None:
         self.classes[priority_class.id] = priority_class
@@ -189,9 +233,14 @@ class View:
         if self.clusters.get(cluster.id) != cluster:
             self.clusters[cluster.id] = cluster
             self._forget_derived(cluster.id)
+            products = {"": cluster.kind.value}
+            if cluster.report is not None:
+                products |= {group.name: product_of(group) for group in cluster.report.groups}
+            self._call_places(cluster.id, products)
 
     def drop_cluster(self, cluster_id: int) -> None:
         self.clusters.pop(cluster_id, None)
+        self._call_places(cluster_id, {})
         self._forget_derived(cluster_id)
 
     def _forget_derived(self, cluster_id: int) -> None:
@@ -200,6 +249,18 @@ class View:
             self.ruled_out.clear()
         for verdicts in self.ruled_out.values():
             verdicts.pop(cluster_id, None)
+
+    def _call_places(self, cluster_id: int, products: dict[str, str]) -> None:
+        """Charge the runs of a cluster anew where the names of their places have changed: products by group, the kind by ``""``."""
+        if products == self._products.get(cluster_id, {}):
+            return
+        runs = self.runs_on.get(cluster_id, {}).values()
+        for run in runs:
+            self._charge(run, -1)
+        self._products[cluster_id] = products
+        self._places.pop(cluster_id, None)
+        for run in runs:
+            self._charge(run, 1)
 
     # -- jobs
 
@@ -234,9 +295,48 @@ class View:
 
     def _count(self, run: LiveRun, sign: int) -> None:
         load = self.load.setdefault(run.cluster_id, {})
-        for key, count in _load_of(run):
+        for key, count in load_of(run):
             _add(load, key, sign * count)
-        _add(self.held_by.setdefault(run.queue_id, {}), (run.shape_id, run.sizes), sign)
+        on = self.runs_on.setdefault(run.cluster_id, {})
+        if sign > 0:
+            on[run.job_id] = run
+        else:
+            del on[run.job_id]
+        _add(self.running, run.queue_id, sign)
+        self._charge(run, sign)
+
+    def _charge(self, run: LiveRun, sign: int) -> None:
+        used = self.used.setdefault(run.queue_id, {})
+        for place, amount in self.places_of(run).items():
+            _add(used, place, sign * amount)
+        if not used:
+            del self.used[run.queue_id]
+
+    def places_of(self, run: LiveRun) -> Amounts:
+        """What a run takes, by place."""
+        of_cluster = self._places.setdefault(run.cluster_id, {})
+        key = (run.shape_id, run.sizes, run.placement)
+        places = of_cluster.get(key)
+        if places is None:
+            if len(of_cluster) > _MOST_KEPT:
+                of_cluster.clear()
+            places = of_cluster[key] = self.places_at(
+                run.cluster_id, run.shape_id, ((load.group, load.role, count) for load, count in load_of(run))
+            )
+        return places
+
+    def places_at(self, cluster_id: int, shape_id: int, members: Iterable[tuple[str, str, int]]) -> Amounts:
+        """What members take on a cluster, by place. ``members``: node group, role and how many."""
+        products = self._products.get(cluster_id, {})
+        kind = products.get("", "")
+        needs = {role.name: role.needs for role in self.shapes[shape_id].roles}
+        out: Amounts = {}
+        for group, role, count in members:
+            product = products.get(group, "") if group else ""
+            for resource, amount in needs.get(role, {}).items():
+                place = Line(resource, product if "/" in resource else "", kind)
+                out[place] = out.get(place, 0) + amount * count
+        return out
 
     def set_avoided(self, avoided: dict[int, tuple[int, ...]]) -> None:
         """Which clusters are left out for which jobs, as a whole."""
@@ -244,6 +344,17 @@ class View:
         self.avoided = avoided
         for job_id in changed & self.jobs.keys():
             self.put_waiting(self.jobs[job_id])
+
+    def limit_of(self, shape_id: int, queue_id: int) -> float:
+        """Seconds that a job is counted on to run at most: its own limit, else the nearest one of its queues, else no end."""
+        own = self.shapes[shape_id].time_limit_seconds
+        if own is not None:
+            return own
+        return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), inf)
+
+    def ends_at(self, run: LiveRun) -> float:
+        """When a run ends at the latest, if it keeps to its limit."""
+        return run.began_at + self.limit_of(run.shape_id, run.queue_id)
 
     def class_of(self, job_id: int) -> ClassKey:
         return self._keys[job_id]

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainmaster.dispatcher.domain import job_machine
 from trainmaster.dispatcher.domain.shapes import shape_from
+from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import (
     ClassKey,
@@ -24,8 +25,10 @@ from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport, run_digest
+from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.quota import QuotaSpec, parse_line
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause, JobState
 from trainmaster.protocol.tenants import ClusterSpec
@@ -39,10 +42,12 @@ class NotLeaderError(TrainmasterError):
 
 @dataclass(slots=True)
 class Follower:
-    """A view that follows the store. ``now`` given to ``absorb`` is the caller's clock, on which leases are noted."""
+    """A view that follows the store."""
 
     view: View = field(default_factory=View)
     cursor: Cursor | None = None
+    ahead: float = 0.0
+    """By how much the store's time since the epoch is ahead of the caller's clock."""
     run_versions: dict[int, int] = field(default_factory=dict)
     """By job with a live run: the version of the job that the view has."""
 
@@ -51,7 +56,10 @@ class Follower:
         self.view, self.cursor, self.run_versions = View(), None, {}
 
     async def absorb(self, stores: Stores, now: float) -> bool:
-        """Take in what has changed; whether newer changes are committed that could not be taken yet."""
+        """Take in what has changed; whether newer changes are committed that could not be taken yet.
+
+        ``now`` is the caller's clock, set against the store's.
+        """
         async with stores.database.transaction() as tx:
             if self.cursor is None:
                 await self._load(tx)
@@ -59,7 +67,9 @@ class Follower:
             else:
                 unsettled = await self._follow(tx, self.cursor)
             for row in await scheduling.leases(tx):
-                self.view.lease_until[row.cluster_id] = now + row.seconds_left
+                self.ahead = row.now - now
+                if row.cluster_id is not None:
+                    self.view.lease_until[row.cluster_id] = row.until
             avoided: dict[int, list[int]] = {}
             for row in await scheduling.cool_downs(tx):
                 avoided.setdefault(row.job_id, []).append(row.cluster_id)
@@ -115,7 +125,7 @@ class Follower:
         for row in queues.values():
             self.view.put_queue(_queue(row))
         for class_row in await tenants.classes(tx):
-            self.view.put_class(PriorityClass(class_row.id, class_row.spec.name, class_row.spec.value))
+            self.view.put_class(_class(class_row))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
             self.view.drop_cluster(gone)
@@ -141,6 +151,9 @@ class Follower:
                     cluster_id=row.cluster_id,
                     sizes=tuple(sorted(row.sizes.items())),
                     placement=freeze_placement(row.placement),
+                    class_id=row.class_id,
+                    began_at=row.leased_at,
+                    is_stopping=row.is_stopping,
                 )
             )
         elif row.state == JobState.QUEUED:
@@ -160,10 +173,10 @@ class Follower:
         else:
             self.view.drop_job(row.id)
 
-    def note_applied(self, plan: Plan, applied: set[int]) -> None:
+    def note_applied(self, plan: Plan, applied: "Applied") -> None:
         """Count what was just applied at once, without waiting for it to come back by the feed."""
         for start in plan.starts:
-            if start.job.id in applied:
+            if start.job.id in applied.jobs:
                 self.run_versions[start.job.id] = start.job.version + 1
                 self.view.put_run(
                     LiveRun(
@@ -173,10 +186,12 @@ class Follower:
                         cluster_id=start.cluster_id,
                         sizes=tuple(sorted(start.sizes.items())),
                         placement=freeze_placement(start.placement),
+                        class_id=start.job.class_id,
+                        began_at=applied.at,
                     )
                 )
         for hold in plan.holds:
-            if hold.job.id in applied:
+            if hold.job.id in applied.jobs:
                 self.view.drop_job(hold.job.id)
 
 
@@ -187,11 +202,28 @@ def _queue(row: tenants.QueueRow) -> Queue:
         path=spec.path,
         parent_id=row.parent_id,
         weight=spec.weight,
-        limits=spec.limit_amounts,
+        quotas={Line(*parse_line(name)): _quota(parse_line(name)[0], quota) for name, quota in spec.resources.items()},
         max_running=spec.max_running,
         allowed_kinds=frozenset(spec.allowed_kinds),
-        held=spec.held,
+        state=spec.state,
+        order=spec.order,
     )
+
+
+def _quota(resource: str, spec: QuotaSpec) -> Quota:
+    return Quota(
+        guaranteed=spec.amount("guaranteed", resource) or 0,
+        limit=spec.amount("limit", resource),
+        borrowing=spec.amount("borrowing_limit", resource),
+        lending=spec.amount("lending_limit", resource),
+        weight=spec.weight,
+    )
+
+
+def _class(row: tenants.ClassRow) -> PriorityClass:
+    spec = row.spec
+    longest = None if spec.longest_wait is None else parse_duration(spec.longest_wait)
+    return PriorityClass(row.id, spec.name, spec.value, spec.preemptible, longest)
 
 
 def _cluster(row: Any) -> Cluster:
@@ -218,8 +250,16 @@ class ReasonBook:
         self.stored = dict(plan.reasons)
 
 
-async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[ClassKey, Reason], cycle: int) -> set[int]:
-    """Store a plan in one transaction; the keys of the jobs whose decision was applied.
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The keys of the jobs whose decision was stored, and when, in seconds since the epoch by the store's clock."""
+
+    jobs: set[int]
+    at: float
+
+
+async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[ClassKey, Reason], cycle: int) -> Applied:
+    """Store a plan in one transaction; what of it was applied.
 
     Raises NotLeaderError, with nothing applied, when the token no longer leads. A decision whose job has changed since is dropped.
     """
@@ -300,9 +340,10 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
             )
         if new_runs:
             await runs.insert(tx, new_runs)
+        at = await to_epoch(tx)
     if fresh:
         stores.jobs_changed(list(fresh), clusters)
-    return set(fresh)
+    return Applied(set(fresh), at)
 
 
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:

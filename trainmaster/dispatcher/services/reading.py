@@ -164,7 +164,22 @@ async def _reason(tx: Transaction, row: Row[Any]) -> Reason:
     found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
         return _reason_of(Token.NOT_LOOKED_AT, "No scheduling cycle has looked at it yet.")
-    return Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
+    reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
+    return _told_to(job_id(row.name, row.id), reason)
+
+
+def _told_to(job: str, reason: Reason) -> Reason:
+    """What a class's reason says to one of its jobs: that room is kept for the first one, only that one is told."""
+    details = dict(reason.details)
+    first = details.pop("first", None)
+    if first is None:
+        return reason
+    if first["job"] != job:
+        return reason.model_copy(update={"details": details})
+    details |= {"expectedCluster": first["cluster"]}
+    if "notAfter" in first:
+        details["expectedStart"] = {"notAfter": first["notAfter"], "assuming": "runs keep to their time limits"}
+    return reason.model_copy(update={"details": details, "sentence": f"{reason.sentence} {first['sentence']}"})
 
 
 def _reason_of(token: Token, sentence: str, advice: str = "", **details: Any) -> Reason:

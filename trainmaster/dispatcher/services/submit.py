@@ -238,9 +238,9 @@ async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prep
     many = Counter(spec.queue for spec in prepared.specs)
     paths = sorted(many)
     await tenants.hold_queues(tx, paths)
-    queues = await tenants.queues_by_path(tx, paths)
+    queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
     for path in paths:
-        _check_queue(caller, path, queues.get(path))
+        _check_queue(caller, path, queues)
         room = queues[path].spec.max_queued
         if room is not None:
             await _check_room(tx, path, queues[path].id, room, many[path] * repeats)
@@ -300,7 +300,14 @@ def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemEr
     )
 
 
-def _check_queue(caller: Caller, path: str, queue: tenants.QueueRow | None) -> None:
+def _ancestry(path: str) -> list[str]:
+    """The paths of a queue and of those above it."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+
+
+def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow]) -> None:
+    queue = queues.get(path)
     if not caller.may_use(path):
         raise ProblemError(Code.FORBIDDEN, f"the key {caller.name!r} has no right to queue {path!r}")
     if queue is None:
@@ -309,6 +316,9 @@ def _check_queue(caller: Caller, path: str, queue: tenants.QueueRow | None) -> N
         )
     if not queue.is_leaf:
         raise ProblemError(Code.NOT_A_LEAF, f"queue {path!r} has queues below it; jobs go to one of those")
+    for above in _ancestry(path):
+        if above in queues and not queues[above].spec.state.takes_jobs:
+            raise ProblemError(Code.QUEUE_CLOSED, f"queue {above!r} is {queues[above].spec.state} and takes no jobs")
 
 
 async def _check_room(tx: Transaction, path: str, queue_id: int, limit: int, more: int) -> None:

@@ -114,7 +114,8 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
 _JOBS = """
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
            extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
-           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state, r.sizes, coalesce(r.placement, r.assumed) AS placement
+           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state, r.sizes, coalesce(r.placement, r.assumed) AS placement,
+           extract(epoch FROM r.leased_at)::float8 AS leased_at, r.stop_cause IS NOT NULL AS is_stopping
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
 """
 
@@ -152,11 +153,12 @@ async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequenc
 
 
 async def leases(tx: Transaction) -> Sequence[Row[Any]]:
-    """Seconds left of each cluster's session lease."""
+    """Until when each cluster's session lease lasts, and what time it is, in seconds since the epoch; ``cluster_id`` may be null."""
     return await tx.all(
         """
-        SELECT cluster_id, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds_left
-        FROM cluster_contacts WHERE lease_until > 'epoch'
+        SELECT c.cluster_id, extract(epoch FROM c.lease_until)::float8 AS until,
+               extract(epoch FROM clock_timestamp())::float8 AS now
+        FROM (VALUES (true)) AS always LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
         """
     )
 

@@ -1,0 +1,174 @@
+"""The scheduling engine on a real log, beside first come first served and EASY backfill by the book.
+
+    python -m bench.nasa [--divisors 1.0,1.25,1.4,1.5] [--log PATH]
+
+Nothing is started: the decision alone is driven through three months of the NASA Ames iPSC/860 (1993, 128 processors, log of
+the Parallel Workloads Archive) as a simulation of events, with real run times as time limits. The log's submit times are start
+times, so as it is hardly a job waits; divided inter-arrival times make queues. Ratios are ours divided by the textbook's: above
+1 we are worse.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from bench.swf import divide_gaps, read_swf
+from tests.textbook_easy import Job, Policy, Result, Starts, simulate
+from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.view import (
+    Cluster,
+    LiveRun,
+    PriorityClass,
+    Queue,
+    View,
+    WaitingJob,
+    freeze_placement,
+)
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.states import ClusterKind, Order
+
+PROCESSORS = 128
+LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "NASA-iPSC-1993-3.1-cln.swf.gz"
+ORDERS = {Policy.FCFS: Order.STRICT, Policy.EASY: Order.BEST_EFFORT}
+"""What a queue of ours is set to for each policy."""
+
+_ONE = 1
+"""The key of the only queue, priority class and cluster."""
+
+
+class Engine:
+    """The scheduler's decision on one cluster of nodes with one CPU each, and one queue."""
+
+    def __init__(self, processors: int, order: Order) -> None:
+        nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
+        report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
+        self.view = View()
+        self.view.put_queue(Queue(_ONE, "main", None, order=order))
+        self.view.put_class(PriorityClass(_ONE, "normal", 0))
+        self.view.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
+        self.view.lease_until[_ONE] = math.inf
+        self._shapes: dict[tuple[int, float], int] = {}
+
+    def submit(self, job: Job) -> None:
+        shape_id = self._shape(job.processors, job.run)
+        self.view.put_waiting(
+            WaitingJob(job.number, 1, f"job-{job.number}", _ONE, _ONE, shape_id, 0, submitted_at=job.submit, attempt=1)
+        )
+
+    def end(self, number: int) -> None:
+        self.view.drop_job(number)
+
+    def start(self, now: float) -> list[int]:
+        """Start all that the engine lets start now; the numbers of these jobs."""
+        started: list[int] = []
+        while self.view.jobs:
+            plan = decide(self.view, now)
+            if plan.holds:
+                raise RuntimeError(f"job {plan.holds[0].job.id} is held: {plan.holds[0].message}")
+            if not plan.starts:
+                break
+            for start in plan.starts:
+                job = start.job
+                sizes, placement = tuple(sorted(start.sizes.items())), freeze_placement(start.placement)
+                self.view.put_run(
+                    LiveRun(job.id, _ONE, job.shape_id, start.cluster_id, sizes, placement, _ONE, began_at=now)
+                )
+                started.append(job.id)
+        return started
+
+    def _shape(self, processors: int, limit: float) -> int:
+        key = (processors, limit)
+        if key not in self._shapes:
+            self._shapes[key] = len(self._shapes) + 1
+            role = RoleShape("main", processors, processors, {"cpu": 1000})
+            self.view.put_shape(self._shapes[key], Shape((role,), processors, time_limit_seconds=limit))
+        return self._shapes[key]
+
+
+def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Starts:
+    """When each job starts if the engine is asked at each instant at which jobs arrive or end."""
+    engine = Engine(processors, ORDERS[policy])
+    arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
+    runs = {job.number: job.run for job in jobs}
+    ends: list[tuple[float, int]] = []
+    starts: Starts = {}
+    while arrivals or ends:
+        now = min(arrivals[-1].submit if arrivals else math.inf, ends[0][0] if ends else math.inf)
+        while ends and ends[0][0] <= now:
+            engine.end(heappop(ends)[1])
+        while arrivals and arrivals[-1].submit <= now:
+            engine.submit(arrivals.pop())
+        for number in engine.start(now):
+            starts[number] = now
+            heappush(ends, (now + runs[number], number))
+    left = len(jobs) - len(starts)
+    if left:
+        raise RuntimeError(f"{left} jobs never started, although nothing runs any more")
+    return starts
+
+
+def compare(jobs: Sequence[Job], policy: Policy) -> dict[str, Any]:
+    """Both schedulers on the same jobs; ``seconds`` is what the simulation with our engine took."""
+    began = time.perf_counter()
+    engine_starts = simulate_engine(jobs, PROCESSORS, policy)
+    seconds = time.perf_counter() - began
+    book_starts = simulate(jobs, PROCESSORS, policy)
+    ours, book = asdict(Result.of(jobs, engine_starts)), asdict(Result.of(jobs, book_starts))
+    return {
+        "engine": {name: round(value, 2) for name, value in ours.items()},
+        "textbook": {name: round(value, 2) for name, value in book.items()},
+        "ratio": {name: _ratio(value, book[name]) for name, value in ours.items()},
+        "jobs_started_at_another_time": sum(engine_starts[number] != at for number, at in book_starts.items()),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _ratio(ours: float, book: float) -> float | None:
+    """None where nothing waits by the book and something does with us."""
+    if book == 0:
+        return 1.0 if ours == 0 else None
+    return round(ours / book, 4)
+
+
+def run(log: Path, divisors: Sequence[float]) -> dict[str, Any]:
+    jobs = read_swf(log)
+    results = []
+    for divisor in divisors:
+        scaled = divide_gaps(jobs, divisor)
+        for policy in Policy:
+            result = {"divisor": divisor, "policy": policy.value, **compare(scaled, policy)}
+            print(json.dumps(result), file=sys.stderr, flush=True)
+            results.append(result)
+    return {"bench": "nasa", "log": log.name, "jobs": len(jobs), "processors": PROCESSORS, "results": results}
+
+
+def _divisors(text: str) -> list[float]:
+    try:
+        divisors = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write numbers with commas between, such as 1.0,1.4") from error
+    if not all(0 < divisor < math.inf for divisor in divisors):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; divisors are above 0")
+    return divisors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--divisors", type=_divisors, default=[1.0, 1.25, 1.4, 1.5], help="numbers above 0, by commas")
+    parser.add_argument("--log", type=Path, default=LOG, help="a gzipped log in the Standard Workload Format")
+    options = parser.parse_args()
+    if not options.log.is_file():
+        parser.error(f"no log at {options.log}; --log says where it is (NASA-iPSC-1993-3.1-cln.swf.gz)")
+    print(json.dumps(run(options.log, options.divisors), indent=2))
+
+
+if __name__ == "__main__":
+    main()

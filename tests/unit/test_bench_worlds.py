@@ -1,0 +1,162 @@
+"""The worlds that the scheduler is measured on are what they are said to be, and the same each time."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from bench.worlds import GPU, HIGH, LOW, NORMAL, NOW, ROLE, Size, World, gangs, make, make_kinds, reclaim_storm
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.view import LiveRun, View, freeze_placement
+from trainmaster.protocol.reasons import Tier
+
+SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
+
+
+def free(view: View, resource: str) -> int:
+    """What is free of a resource on all clusters."""
+    return sum(Room.of(view, cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
+
+
+def nodes_of(world: World) -> int:
+    reports = [cluster.report for cluster in world.view.clusters.values()]
+    return sum(group.count for report in reports if report is not None for group in report.groups)
+
+
+def settle(world: World) -> int:
+    """Decide and apply until nothing starts; how many jobs have started."""
+    started = 0
+    while starts := decide(world.view, NOW).starts:
+        for start in starts:
+            sizes, placement = tuple(start.sizes.items()), freeze_placement(start.placement)
+            job = start.job
+            world.view.put_run(
+                LiveRun(job.id, job.queue_id, job.shape_id, start.cluster_id, sizes, placement, job.class_id, NOW)
+            )
+        started += len(starts)
+    return started
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    one, same, other = make(SMALL), make(SMALL), make(replace(SMALL, seed=2))
+    assert one.view.jobs == same.view.jobs
+    assert one.view.clusters == same.view.clusters
+    assert one.view.shapes == same.view.shapes
+    assert one.view.jobs != other.view.jobs
+
+
+def test_a_world_has_what_its_size_says() -> None:
+    world = make(SMALL)
+    view = world.view
+    parents = {queue.parent_id for queue in view.queues.values() if queue.parent_id is not None}
+    assert len(view.jobs) == 400
+    assert len(world.leaves) == 30
+    assert len(view.queues) == 32, "25 teams at most below one queue"
+    assert all(view.queues[parent].parent_id is None for parent in parents), "a tree of two levels"
+    assert {job.queue_id for job in view.jobs.values()} <= set(world.leaves)
+    assert len(set(view.shapes.values())) == 40
+    assert [len(cluster.report.groups) for cluster in view.clusters.values() if cluster.report] == [10] * 4
+    assert not view.runs
+
+
+def test_the_first_kind_is_asked_for_most_by_the_law_of_zipf() -> None:
+    world = make(replace(SMALL, jobs=20_000))
+    asked = Counter(job.shape_id for job in world.view.jobs.values())
+    assert asked.most_common(1)[0][0] == 1
+    assert asked[1] / asked[2] == pytest.approx(2, rel=0.15)
+    assert asked[1] / asked[10] == pytest.approx(10, rel=0.25)
+
+
+def test_about_as_many_jobs_start_as_there_is_room_for() -> None:
+    size = Size(jobs=6000, queues=10, kinds=50, clusters=4, groups=10, starts=1500)
+    world = make(size)
+    started = settle(world)
+    assert 0.8 * size.starts < started < 1.6 * size.starts, "when large jobs no longer fit, small ones still do"
+    devices = {kind for kind, made in enumerate(world.kinds, start=1) if made.takes_devices}
+    assert {run.shape_id in devices for run in world.view.runs.values()} == {True, False}
+
+
+def test_a_full_world_is_full_to_the_last_core_and_device_however_it_is_laid_out() -> None:
+    world = make(SMALL, full=True)
+    assert len(world.view.runs) > 50
+    assert free(world.view, GPU) == 0
+    assert free(world.view, "cpu") == 500 * nodes_of(world)
+    plan = decide(world.view, NOW)
+    assert not plan.starts
+    assert not plan.holds
+    assert {reason.tier for reason in plan.reasons.values()} == {Tier.CAPACITY}
+
+
+def test_what_ends_in_a_full_world_makes_room_for_as_much_again() -> None:
+    world = make(replace(SMALL, jobs=2000), full=True)
+    world.happens(NOW, ends=20).put(world.view)
+    assert settle(world) > 0
+    assert free(world.view, "cpu") == 500 * nodes_of(world)
+
+
+def test_changes_are_as_many_as_asked_and_wait_to_be_put() -> None:
+    world = make(SMALL, full=True)
+    view = world.view
+    runs, jobs, clusters = len(view.runs), len(view.jobs), dict(view.clusters)
+    changes = world.happens(NOW + 5, ends=7, submits=9, reports=3)
+    assert (len(view.runs), len(view.jobs), view.clusters) == (runs, jobs, clusters)
+    changes.put(view)
+    assert (len(view.runs), len(view.jobs)) == (runs - 7, jobs + 9)
+    assert {job.submitted_at for job in changes.submitted} == {NOW + 5}
+    assert sum(view.clusters[key] != cluster for key, cluster in clusters.items()) == 3
+
+
+def test_every_job_may_be_of_a_kind_of_its_own() -> None:
+    view = make(SMALL, all_distinct=True).view
+    assert len(set(view.shapes.values())) == len(view.jobs) == 400
+    assert len({job.shape_id for job in view.jobs.values()}) == 400
+
+
+def test_kinds_may_come_from_one_queue_each() -> None:
+    view = make(SMALL, own_kinds=True).view
+    assert len({view.class_of(job_id) for job_id in view.jobs}) <= 40
+    usual = make(SMALL).view
+    assert len({usual.class_of(job_id) for job_id in usual.jobs}) > 200
+
+
+def test_kinds_are_of_every_size_in_every_class() -> None:
+    kinds = make_kinds(200, random.Random(5))
+    assert {(kind.members * kind.units, kind.class_id) for kind in kinds if not kind.takes_devices} == {
+        (units, class_id) for units in (1, 2, 4, 8) for class_id in (LOW, NORMAL, HIGH)
+    }
+    assert (kinds[0].members, kinds[0].units) == (kinds[9].members, kinds[9].units) == (1, 1)
+    assert kinds[9].takes_devices
+    assert sum(kind.takes_devices for kind in kinds) == 20
+    assert sum(kind.members > 1 for kind in kinds) == 20
+    assert not any(kind.takes_devices for kind in make_kinds(200, random.Random(5), devices=False))
+
+
+def test_gangs_fill_the_whole_racks_and_leave_the_broken_ones() -> None:
+    size = Size(jobs=60, queues=5, kinds=3, clusters=3, groups=5, starts=24)
+    world = gangs(size)
+    devices = free(world.view, GPU)
+    assert settle(world) == size.starts, "two on each of four whole racks of three clusters"
+    placed = [run for run in world.view.runs.values() if run.sizes == ((ROLE, 64),)]
+    assert len(placed) == size.starts
+    assert {len(run.placement) for run in placed} == {1}, "each gang is in one rack"
+    assert free(world.view, GPU) == devices - 64 * size.starts > 0, "broken racks have devices left, too few for a gang"
+
+
+def test_in_a_reclaim_storm_owed_queues_wait_and_others_hold_all_they_are_owed() -> None:
+    world = reclaim_storm(Size(jobs=100, queues=6, kinds=4, clusters=2, groups=2, starts=320))
+    view = world.view
+    owed = {queue.id for queue in view.queues.values() if queue.quotas}
+    assert {job.queue_id for job in view.jobs.values()} == owed
+    assert {run.queue_id for run in view.runs.values()}.isdisjoint(owed)
+    assert len(view.runs) == 320
+    guaranteed = sum(quota.guaranteed for key in owed for quota in view.queues[key].quotas.values())
+    assert guaranteed == pytest.approx(320_000, rel=0.01), "in thousandths of a core"
+
+
+def test_sizes_shrink_together_and_leave_a_few_of_each() -> None:
+    assert Size().scaled(1.0) == Size()
+    assert Size().scaled(0.1) == Size(100_000, 100, 100, 10, 100, 20_000)
+    assert Size().scaled(0.001) == Size(1000, 2, 20, 4, 100, 200)
+    assert Size(queues=1, kinds=5).scaled(0.001).queues == 1

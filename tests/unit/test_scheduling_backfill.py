@@ -1,0 +1,149 @@
+"""Blocked jobs: what is kept for them, and who may start before them."""
+
+from math import inf
+
+import pytest
+
+from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from trainmaster.protocol.reasons import Check, Tier, Token
+from trainmaster.protocol.states import ClusterKind
+
+
+def busy(places: int = 4, *, taken: int = 3, until: float = 100) -> ViewBuilder:
+    """A cluster of places for one CPU, of which some are taken for so many seconds more, and a gang that wants all of them."""
+    view = ViewBuilder().cluster("c", nodes(places, cpu=1))
+    return view.run("there", simple(taken, limit=until), on="c").job("big", simple(places, limit=10))
+
+
+MAY_PASS: dict[str, tuple[ViewBuilder, list[str]]] = {
+    "one that ends before the reserved time": (busy().job("small", simple(limit=100)), ["small"]),
+    "not one that would run a second longer": (busy().job("small", simple(limit=101)), []),
+    "not one without a limit": (busy().job("small", simple()), []),
+    "one whose queue says how long it is counted on": (
+        busy().queue("short", time_limit=60).job("small", simple(), queue="short"),
+        ["small"],
+    ),
+    "one whose queue's parent says so": (
+        busy().queue("short", time_limit=60).queue("short/a").job("small", simple(), queue="short/a"),
+        ["small"],
+    ),
+    "a long one that fits beside the reserved gang": (
+        busy(6, taken=4).job("big", simple(4, limit=10)).jobs(3, "long", simple()),
+        ["long1", "long2"],
+    ),
+    "no more long ones than fit beside it": (
+        busy(6, taken=3).job("big", simple(4, limit=10)).jobs(3, "long", simple()),
+        ["long1", "long2"],
+    ),
+    "short ones in the place that long ones may not have": (
+        busy(6, taken=3).job("big", simple(4, limit=10)).jobs(3, "long", simple()).job("short", simple(limit=5)),
+        ["long1", "long2", "short"],
+    ),
+    "anybody elsewhere": (busy().cluster("d", nodes(1, cpu=1)).job("small", simple()), ["small"]),
+    "one that is nearer to its turn": (busy().job("first", simple(), of="high"), ["first"]),
+}
+
+
+@pytest.mark.parametrize(("view", "started"), MAY_PASS.values(), ids=MAY_PASS)
+def test_before_a_blocked_job_may_start(view: ViewBuilder, started: list[str]) -> None:
+    assert view.cycle().started == started
+
+
+def test_a_blocked_job_is_told_when_it_starts_at_the_latest_and_those_behind_it_whom_they_would_delay() -> None:
+    outcome = busy().job("small", simple()).cycle()
+    first = outcome.reason("big").details["first"]
+    assert first["notAfter"] == "1970-01-01T00:18:20Z"
+    assert first["sentence"] == "It starts by 1970-01-01T00:18:20Z on c if runs there keep to their time limits."
+    reason = outcome.reason("small")
+    assert (reason.token, reason.tier) == (Token.RESERVED, Tier.CAPACITY)
+    assert outcome.verdict("small", "c").check is Check.RESERVED
+    assert "is kept for big-" in reason.sentence
+    assert reason.sentence.endswith("from 1970-01-01T00:18:20Z on, and this job has no time limit.")
+
+
+def test_the_blocked_job_starts_when_its_time_has_come() -> None:
+    view = busy().job("short", simple(limit=100)).job("long", simple())
+    assert view.applied().started == ["short"]
+    view.ended("there").ended("short").later(100)
+    assert view.applied().started == ["big"]
+
+
+def test_a_run_that_should_have_ended_is_expected_to_end_any_moment() -> None:
+    view = ViewBuilder().cluster("c", nodes(2, cpu=1)).run("over", simple(limit=50), on="c", ago=80)
+    outcome = view.job("big", simple(2, limit=10)).job("small", simple(limit=30)).cycle()
+    assert outcome.started == []
+    assert outcome.plan.reservations[view.ids["big"]].at == NOW + 1
+
+
+def test_each_cluster_is_kept_for_one_job() -> None:
+    view = ViewBuilder()
+    for name, until in (("a", 100), ("b", 200)):
+        view.cluster(name, nodes(2, cpu=1)).run(f"on-{name}", simple(limit=until), on=name)
+    view.job("one", simple(2, limit=10)).job("two", simple(2, limit=11)).job("three", simple(2, limit=12))
+    reservations = view.cycle().plan.reservations
+    assert {job: (kept.cluster_id, kept.at - NOW) for job, kept in reservations.items()} == {
+        view.ids["one"]: (view.clusters["a"], 100),
+        view.ids["two"]: (view.clusters["b"], 200),
+    }
+
+
+@pytest.mark.parametrize(("elsewhere", "cluster"), [(95, "a"), (80, "b")])
+def test_a_reservation_stays_unless_another_is_earlier_by_a_tenth(elsewhere: float, cluster: str) -> None:
+    view = ViewBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
+    view.run("on-a", simple(limit=100), on="a").run("on-b", simple(limit=500), on="b")
+    view.job("big", simple(2, limit=10)).applied()
+    assert view.view.reservations[view.ids["big"]].cluster_id == view.clusters["a"]
+    view.ended("on-b").run("on-b", simple(limit=elsewhere), on="b").applied()
+    assert view.view.reservations[view.ids["big"]].cluster_id == view.clusters[cluster]
+
+
+def test_only_who_lacks_room_reserves() -> None:
+    """Neither a job over quota nor one whose cluster is closed keeps anything from others."""
+    view = (
+        ViewBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(2, cpu=1)).run("there", simple(limit=9), on="c")
+    )
+    view.job("over", simple(2, limit=9), queue="q").cluster("closed", nodes(2, cpu=1), cordoned=True)
+    outcome = view.job("small", simple()).cycle()
+    assert outcome.started == ["small"]
+    assert outcome.plan.reservations == {}
+
+
+def test_room_is_found_at_the_time_when_a_rack_is_free() -> None:
+    view = ViewBuilder().cluster(
+        "c", nodes(2, "r1", cpu=1, at=(("rack", "r1"),)), nodes(2, "r2", cpu=1, at=(("rack", "r2"),))
+    )
+    for name, group, until in (("a", "r1", 50), ("b", "r2", 60), ("c", "r1", 70)):
+        view.run(name, simple(limit=until), on="c", placement={group: {"worker": 1}})
+    view.job("big", gang(role(2, cpu=1), required_level="rack", time_limit_seconds=5))
+    kept = view.cycle().plan.reservations[view.ids["big"]]
+    assert kept.at == NOW + 60, "at 50 s two places are free, but in two racks"
+
+
+class TestEndless:
+    """Where no end is known."""
+
+    def view(self, age: float) -> ViewBuilder:
+        view = ViewBuilder().longest_wait("normal", 60).cluster("c", nodes(4, cpu=1)).run("there", simple(2), on="c")
+        return view.job("big", simple(4), age=age)
+
+    def test_nothing_is_kept_at_first(self) -> None:
+        outcome = self.view(age=59).jobs(2, "small", simple(), of="low").cycle()
+        assert outcome.started == ["small1", "small2"]
+
+    def test_after_the_longest_wait_all_that_is_freed_on_a_cluster_is_kept(self) -> None:
+        view = self.view(age=61).job("small", simple(limit=1), of="low")
+        outcome = view.applied()
+        assert outcome.started == []
+        assert outcome.plan.reservations[view.ids["big"]].at == inf
+        assert outcome.reason("big").details["first"]["sentence"] == "What is freed on c is kept for it from now on."
+        assert "what is freed there is kept for big-" in outcome.reason("small").sentence
+        assert view.ended("there").applied().started == ["big"]
+
+    def test_other_groups_and_other_clusters_stay_open(self) -> None:
+        view = (
+            self.view(age=61)
+            .cluster("c", nodes(4, cpu=1), nodes(1, "gpus", gpu=1))
+            .cluster("d", nodes(1, cpu=1), kind=ClusterKind.EDGE)
+        )
+        started = view.job("gpu", simple(gpu=1)).job("small", simple(), of="low").cycle().where
+        assert started == {"gpu": "c", "small": "d"}
