@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from bench.kueue_load import (
     BORROWED_CPUS,
     GUARANTEED_CPUS,
@@ -179,14 +181,20 @@ def wait_for_ends(stage: Stage) -> list[str]:
             time.sleep(0.25)
 
 
+def machine_cpu_seconds() -> float:
+    """CPU used by everything on this machine until now. What is not of the benchmark tells whether it was alone."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
 def measure(stage: Stage, scenario: Scenario) -> dict[str, Any]:
     """One scenario on a stage that has its tenants."""
     workloads = scenario.workloads()
     generator = Generator(stage.urls[0], calls_of(workloads, int(__import__("os").environ.get("KC", "100"))))
-    before, began = stage.cpu_seconds(), time.monotonic()
+    before, busy, began = stage.cpu_seconds(), machine_cpu_seconds(), time.monotonic()
     generator.run()
     errors = [*generator.errors, *wait_for_ends(stage)]
-    after, seconds = stage.cpu_seconds(), time.monotonic() - began
+    after, busy, seconds = stage.cpu_seconds(), machine_cpu_seconds() - busy, time.monotonic() - began
     with stage.sql() as connection:
         rows = [Row(*row) for row in connection.execute(_ROWS)]
         held = connection.execute(_HELD).fetchone()
@@ -195,6 +203,7 @@ def measure(stage: Stage, scenario: Scenario) -> dict[str, Any]:
     counts = {len(workloads), check["jobs"], check["succeeded"], check["succeeded_runs"]}
     counts.add(len({row.number for row in rows}))
     cpu = {name: after[name] - before.get(name, 0.0) for name in after}
+    cpu["rest_of_machine"] = max(0.0, busy - sum(cpu.values()))
     return {
         "cohorts": scenario.cohorts,
         "queues": scenario.cohorts * scenario.queues,
@@ -213,7 +222,8 @@ def measure(stage: Stage, scenario: Scenario) -> dict[str, Any]:
         "check": check,
         "all_ended_once": len(counts) == 1 and check["ended_twice"] == 0,
         "cpu_seconds": {name: round(used, 1) for name, used in cpu.items()},
-        "cores_used": {name: round(used / seconds, 3) for name, used in [*cpu.items(), ("all", sum(cpu.values()))]},
+        "cores_used": {name: round(used / seconds, 3) for name, used in [*cpu.items(), ("machine", busy)]},
+        "cores": psutil.cpu_count(),
         "rss_bytes": stage.rss_bytes(),
     }
 

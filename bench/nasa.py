@@ -71,6 +71,7 @@ class Engine:
         started: list[int] = []
         while self.view.jobs:
             plan = decide(self.view, now)
+            self.view.reservations = plan.reservations
             if plan.holds:
                 raise RuntimeError(f"job {plan.holds[0].job.id} is held: {plan.holds[0].message}")
             if not plan.starts:

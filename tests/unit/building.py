@@ -20,7 +20,7 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_line
 from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind, Order, QueueState
+from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
 GPU = "nvidia.com/gpu"
 NOW = 1000.0
@@ -118,6 +118,36 @@ class ViewBuilder:
             self.view.put_class(PriorityClass(number, name, value))
         self.queue("main")
 
+    def lasting(self, of: str) -> Self:
+        """Runs of a class are not ended for others."""
+        found = next(one for one in self.view.classes.values() if one.name == of)
+        self.view.put_class(replace(found, preemptible=False))
+        return self
+
+    def stopping(self, name: str) -> Self:
+        """A run was told to stop."""
+        self.view.put_run(replace(self.view.runs[self.ids[name]], is_stopping=True))
+        return self
+
+    def older(self, name: str, seconds: float) -> Self:
+        """A run began so much earlier."""
+        run = self.view.runs[self.ids[name]]
+        self.view.put_run(replace(run, began_at=run.began_at - seconds))
+        return self
+
+    def moved(self, name: str, queue: str) -> Self:
+        """A run is of another queue."""
+        self.view.put_run(replace(self.view.runs[self.ids[name]], queue_id=self.queues[queue]))
+        return self
+
+    def requeued(self, name: str) -> Self:
+        """A run has ended without its job, which waits again."""
+        run = self.view.runs[self.ids[name]]
+        self.view.put_waiting(
+            WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt)
+        )
+        return self
+
     def longest_wait(self, of: str, seconds: float) -> Self:
         """Jobs of a class are urgent once they have waited for so long."""
         found = next(one for one in self.view.classes.values() if one.name == of)
@@ -136,6 +166,8 @@ class ViewBuilder:
         weights: dict[str, float] | None = None,
         order: Order = Order.BEST_EFFORT,
         time_limit: float | None = None,
+        preemption: Preemption = Preemption.ANY_BORROWER,
+        min_run_time: float = 0.0,
         max_running: int | None = None,
         kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE),
         held: bool = False,
@@ -173,6 +205,8 @@ class ViewBuilder:
                 state=QueueState.HELD if held else state,
                 order=order,
                 time_limit=time_limit,
+                preemption=preemption,
+                min_run_time=min_run_time,
             )
         )
         return self
@@ -188,13 +222,14 @@ class ViewBuilder:
         silent: bool = False,
         capabilities: tuple[str, ...] = ("gang", "memberRestart"),
         datasets: tuple[str, ...] = (),
+        at: float = 0.0,
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it."""
         cluster_id = self.clusters.setdefault(name, len(self.clusters) + 1)
         report = CapacityReport(
             groups=groups, runtime="local", scheduler="local", capabilities=capabilities, datasets=datasets
         )
-        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, None if silent else report))
+        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, None if silent else report), at)
         if lease is None:
             self.view.lease_until.pop(cluster_id, None)
         else:
@@ -301,6 +336,8 @@ class ViewBuilder:
                     self.now,
                 )
             )
+        for victim in (*outcome.plan.stops, *(one for start in outcome.plan.starts for one in start.evicts)):
+            self.view.put_run(replace(self.view.runs[victim.job_id], is_stopping=True))
         self.view.reservations = outcome.plan.reservations
         for hold in outcome.plan.holds:
             self.view.drop_job(hold.job.id)

@@ -195,7 +195,7 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
     "it would delay another job": (
         ViewBuilder()
         .cluster("c", nodes())
-        .run("r", simple(cpu=3, limit=60), on="c")
+        .run("r", simple(cpu=3, limit=60), on="c", of="high")
         .job("big", simple(cpu=4), of="high")
         .job("j"),
         Token.RESERVED,
@@ -207,7 +207,7 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         ViewBuilder()
         .queue("main", order=Order.STRICT)
         .cluster("c", nodes())
-        .run("r", simple(cpu=3), on="c")
+        .run("r", simple(cpu=3), on="c", of="high")
         .job("big", simple(cpu=4), of="high")
         .job("j"),
         Token.BEHIND_OTHERS,
@@ -225,7 +225,7 @@ def test_a_job_waits_because(view: ViewBuilder, token: Token, tier: Tier, senten
 
 
 def test_every_token_of_the_scheduler_is_reached_by_a_scenario_above() -> None:
-    assert {token for _, token, _, _ in TOLD.values()} | {Token.CYCLE_LIMIT} == set(explain._ADVICE)
+    assert {token for _, token, _, _ in TOLD.values()} | {Token.CYCLE_LIMIT, Token.PREEMPTING} == set(explain._ADVICE)
 
 
 NEARER: dict[str, tuple[ViewBuilder, Token]] = {

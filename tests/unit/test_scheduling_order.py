@@ -115,7 +115,12 @@ def test_a_higher_class_has_no_advantage_over_other_queues() -> None:
 
 
 def test_one_blocked_head_does_not_stop_others_of_its_queue() -> None:
-    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).job("huge", simple(cpu=2), of="high").run("there", on="c")
+    view = (
+        ViewBuilder()
+        .cluster("c", nodes(1, cpu=2))
+        .job("huge", simple(cpu=2), of="high")
+        .run("there", on="c", of="high")
+    )
     outcome = view.job("small", of="low").cycle()
     assert outcome.started == ["small"]
     assert outcome.reason("huge").sentence.startswith("It waits for free capacity")

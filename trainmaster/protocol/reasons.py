@@ -36,6 +36,7 @@ class Token(StrEnum):
     BORROWING_LIMIT = "BorrowingLimit"
     KEPT_FOR_OTHERS = "KeptForOthers"
     BEHIND_OTHERS = "BehindOthers"
+    PREEMPTING = "Preempting"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     RESERVED = "ReservedForOthers"
     UNREACHABLE = "ClustersUnreachable"
@@ -68,6 +69,7 @@ _TIERS = {
     Token.BORROWING_LIMIT: Tier.QUOTA,
     Token.KEPT_FOR_OTHERS: Tier.QUOTA,
     Token.BEHIND_OTHERS: Tier.QUOTA,
+    Token.PREEMPTING: Tier.QUOTA,
     Token.INSUFFICIENT_CAPACITY: Tier.CAPACITY,
     Token.RESERVED: Tier.CAPACITY,
     Token.UNREACHABLE: Tier.CAPACITY,

@@ -9,7 +9,16 @@ from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timest
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
-from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, KeyRole, Order, QueueState, RunState
+from trainmaster.protocol.states import (
+    ClusterKind,
+    HoldCause,
+    JobState,
+    KeyRole,
+    Order,
+    Preemption,
+    QueueState,
+    RunState,
+)
 
 
 class QueueSpec(Strict):
@@ -22,6 +31,12 @@ class QueueSpec(Strict):
     """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for limits alone."""
     order: Order = Order.BEST_EFFORT
     """Whether those behind a job that cannot start may pass it."""
+    default_time_limit: Duration | None = None
+    """What a job without a time limit is counted on when room is kept for others; such a job is not ended by it."""
+    preemption: Preemption = Preemption.ANY_BORROWER
+    """Which runs of this queue may be ended for others."""
+    min_run_time: Duration = "0s"
+    """How long a run of this queue is left alone after it was sent to its cluster."""
     state: QueueState = QueueState.OPEN
     """Open; held: takes jobs and starts none; draining: starts jobs and takes none; stopped: neither."""
     max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None

@@ -153,7 +153,7 @@ class Scheduler:
         follower.view.reservations = plan.reservations
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan)
-        if plan.starts or plan.holds or changed:
+        if plan.starts or plan.holds or plan.stops or changed:
             self.cycle += 1
             decided = self.clock()
             applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
@@ -171,9 +171,9 @@ class Scheduler:
                     "applied": len(applied.jobs),
                 },
             )
-            if applied.jobs:
+            if applied.jobs or applied.ending:
                 return 0
-            if plan.starts or plan.holds:
+            if plan.starts or plan.holds or plan.stops:
                 return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
         return self._pause(unsettled)
 

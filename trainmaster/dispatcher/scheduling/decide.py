@@ -14,7 +14,8 @@ from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate
 from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, size_choices, take
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, plain, product_of
 from trainmaster.dispatcher.scheduling.order import Turns
-from trainmaster.dispatcher.scheduling.plan import Hold, Plan, Start
+from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
+from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
@@ -91,6 +92,11 @@ class _Rooms:
         take(self.free(option.cluster.id), option.fitted)
         self.options.pop(option.cluster.id, None)
 
+    def replace(self, cluster_id: int, room: Room) -> None:
+        """The room of a cluster after runs were ended there for a job."""
+        self.now_free[cluster_id] = room
+        self.options.pop(cluster_id, None)
+
     def looked_at(self, alike: "_Alike", now: float) -> list[tuple[Cluster, Verdict | None]]:
         if alike not in self.candidates:
             clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
@@ -128,8 +134,10 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     rooms = _Rooms(view)
     ledger = Ledger(view, capacity(view, rooms, now))
     turns = Turns(view, ledger, now)
-    reservations = Reservations(view, now, view.reservations)
     blocked: dict[_Alike, Reason] = {}
+    reservations = Reservations(view, now, view.reservations)
+    evictions = Evictions(view, ledger, now)
+    cycle = _Cycle(rooms, ledger, reservations, evictions, blocked, now)
     while (turn := turns.next()) is not None:
         key, job_id = turn
         job = view.jobs[job_id]
@@ -138,13 +146,25 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             turns.block(key)
             continue
         queue = view.queues[key.queue_id]
-        outcome = _attempt(_Cycle(rooms, ledger, reservations, blocked, now), job, key, queue)
+        outcome = _attempt(cycle, job, key, queue)
         if isinstance(outcome, _Choice):
             best = outcome.best
             rooms.take(best)
             ledger.add(queue.id, best.charge)
-            _note_start(view, reservations, job, best, now)
+            _note_start(cycle, job, best.cluster.id, best.fitted)
             plan.starts.append(_start(job, best, outcome.options, outcome.verdicts))
+            turns.done(key)
+        elif isinstance(outcome, Exchange) and not outcome.at_once:
+            evictions.take(outcome)
+            plan.stops += _evictions(view, job, queue, outcome)
+            plan.reasons[key] = explain.makes_room(len(outcome.victims))
+            turns.block(key)
+        elif isinstance(outcome, Exchange):
+            evictions.take(outcome)
+            ledger.add(queue.id, outcome.charge)
+            _note_start(cycle, job, outcome.cluster_id, outcome.fitted)
+            rooms.replace(outcome.cluster_id, evictions.room(outcome.cluster_id))
+            plan.starts.append(_start_after(view, job, queue, outcome))
             turns.done(key)
         elif isinstance(outcome, str):
             plan.holds.append(Hold(job, outcome))
@@ -176,11 +196,12 @@ class _Cycle:
     rooms: _Rooms
     ledger: Ledger
     reservations: Reservations
+    evictions: Evictions
     blocked: dict[_Alike, Reason]
     now: float
 
 
-def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Choice | Reason | str:
+def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Choice | Exchange | Reason | str:
     """Where the first job of a class starts, or why it does not; as a text, why it has to be held."""
     view, ledger, sizes = cycle.rooms.view, cycle.ledger, cycle.rooms.sizes_of(key.shape_id)
     held = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
@@ -192,7 +213,7 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
         return explain.over_quota(for_ever, for_ever=True)
     obstacle = ledger.obstacle(queue.id, charges[-1])
     if obstacle is not None:
-        return explain.over_quota(obstacle)
+        return _exchange(cycle, key, queue, sizes, None) or explain.over_quota(obstacle)
     allowed = [size for size, charge in zip(sizes, charges, strict=True) if ledger.obstacle(queue.id, charge) is None]
     limit = view.limit_of(key.shape_id, queue.id)
     alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, limit)
@@ -206,6 +227,9 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
         return explain.over_quota(look.over[0], look.verdicts)
     if alike.avoided and _returned_everywhere(look.verdicts):
         return _all_returned(look.verdicts)
+    exchange = _exchange(cycle, key, queue, allowed, look.full)
+    if exchange is not None:
+        return exchange
     longest = view.classes[key.class_id].longest_wait
     reservation = cycle.reservations.reserve(
         job.id,
@@ -220,17 +244,54 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
     return reason if reservation is None else explain.expected(reason, reservation, view)
 
 
-def _note_start(view: View, reservations: Reservations, job: WaitingJob, best: _Option, now: float) -> None:
-    ends_at = now + view.limit_of(job.shape_id, job.queue_id)
-    kept = reservations.kept.get(best.cluster.id)
-    if kept is not None:
-        kept.take(_needs_by_role(view, job.shape_id), best.fitted.placement, ends_at)
-    members = [
-        (LoadKey(group, job.shape_id, role), count)
-        for group, roles in best.fitted.placement.items()
-        for role, count in roles.items()
+def _exchange(
+    cycle: _Cycle, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int] | None
+) -> Exchange | None:
+    """Runs that may be ended for a class that lacks room on these clusters or, where none are named, quota."""
+    if not cycle.evictions.may_help(key, queue):
+        return None
+    if clusters is None:
+        alike = _Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)
+        looked_at = cycle.rooms.looked_at(alike, cycle.now)
+        clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
+        return cycle.evictions.find(key, queue, sizes, clusters, for_quota=True)
+    return cycle.evictions.find(key, queue, sizes, clusters, for_quota=False)
+
+
+def _evictions(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) -> list[Eviction]:
+    return [
+        Eviction(
+            victim.run.job_id,
+            victim.run.attempt,
+            exchange.cluster_id,
+            explain.evicted(view, victim.run, job, queue, by_class=victim.by_class),
+        )
+        for victim in exchange.victims
     ]
-    reservations.note_start(best.cluster.id, members, ends_at)
+
+
+def _start_after(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) -> Start:
+    """The start of a job for which runs end."""
+    cluster = view.clusters[exchange.cluster_id]
+    evicts = tuple(_evictions(view, job, queue, exchange))
+    many = "one run ends" if len(evicts) == 1 else f"{len(evicts)} runs end"
+    why = f"{cluster.name}, where {many} for it: {evicts[0].why}"
+    return Start(job, cluster.id, exchange.size.members, exchange.fitted.placement, why, (), None, evicts)
+
+
+def _note_start(cycle: _Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted) -> None:
+    view = cycle.rooms.view
+    ends_at = cycle.now + view.limit_of(job.shape_id, job.queue_id)
+    kept = cycle.reservations.kept.get(cluster_id)
+    if kept is not None:
+        kept.take(_needs_by_role(view, job.shape_id), fitted.placement, ends_at)
+    load = {
+        LoadKey(group, job.shape_id, role): count
+        for group, roles in fitted.placement.items()
+        for role, count in roles.items()
+    }
+    cycle.reservations.note_start(cluster_id, load.items(), ends_at)
+    cycle.evictions.note_start(cluster_id, load)
 
 
 def _needs_by_role(view: View, shape_id: int) -> dict[str, Resources]:

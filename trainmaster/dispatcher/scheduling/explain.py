@@ -6,7 +6,7 @@ from math import ceil, inf
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.quota import Obstacle
-from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, Queue, View, WaitingJob
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
 
@@ -37,6 +37,7 @@ _ADVICE = {
     Token.BORROWING_LIMIT: "It starts when other jobs of the queue end. An admin can let the queue borrow more.",
     Token.KEPT_FOR_OTHERS: "It starts when more is free. An admin can let that queue lend what it does not use.",
     Token.BEHIND_OTHERS: "It starts when those before it have started; an admin can let others pass in that queue.",
+    Token.PREEMPTING: "It starts when they have gone.",
     Token.QUEUE_HELD: "An admin holds the queue; it starts nothing until it is released.",
     Token.CYCLE_LIMIT: "It is its turn in one of the next cycles.",
 }
@@ -97,6 +98,12 @@ def over_quota(obstacle: Obstacle, verdicts: Sequence[Verdict] = (), *, for_ever
     return reason(obstacle.token, obstacle.sentence[0].upper() + obstacle.sentence[1:] + ".", verdicts)
 
 
+def makes_room(victims: int) -> Reason:
+    """The reason of a class for whose first job runs of its queue are being ended."""
+    runs = "a run of a lower class in it is" if victims == 1 else f"{victims} runs of lower classes in it are"
+    return reason(Token.PREEMPTING, f"Its queue is at its limit; {runs} being ended.")
+
+
 def queue_closed(queue: Queue) -> Reason:
     """The reason of a class whose queue, or one above it, starts nothing."""
     return reason(Token.QUEUE_HELD, f"Queue {queue.path} is {queue.state}.")
@@ -135,3 +142,12 @@ def expected(reason: Reason, reservation: Reservation, view: View) -> Reason:
 
 def _clock(at: float) -> str:
     return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def evicted(view: View, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:
+    """Why a run ends for another job."""
+    whom = job_id(taker.name, taker.id)
+    if by_class:
+        return f"preempted for {whom}, whose class {view.classes[taker.class_id].name} is higher"
+    borrower = view.queues[victim.queue_id].path
+    return f"preempted for {whom}: queue {queue.path} takes back what is guaranteed to it, and {borrower} had borrowed"

@@ -1,12 +1,21 @@
 """What a cycle decides."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.fit import Product
 from trainmaster.dispatcher.scheduling.view import ClassKey, WaitingJob
 from trainmaster.protocol.reasons import Reason
+
+
+class Eviction(NamedTuple):
+    """A run that is ended so that a job can start, and why."""
+
+    job_id: int
+    attempt: int
+    cluster_id: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,8 @@ class Start:
     table: tuple[dict[str, Any], ...]
     product: Product | None = None
     """The one product of device that the members may be given, where quota depends on it."""
+    evicts: tuple[Eviction, ...] = ()
+    """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,8 @@ class Plan:
 
     starts: list[Start] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
+    stops: list[Eviction] = field(default_factory=list)
+    """Runs that end so that quota is free for a job of their queue, which starts once they have gone."""
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
@@ -50,4 +63,6 @@ class Plan:
     def sentence(self) -> str:
         """The cycle in one line, for the log."""
         held = f", {len(self.holds)} held as unplaceable" if self.holds else ""
+        evicted = len(self.stops) + sum(len(start.evicts) for start in self.starts)
+        held += f", {evicted} runs end for them" if evicted else ""
         return f"{len(self.starts)} jobs start{held}, {len(self.reasons)} classes of jobs wait"

@@ -9,7 +9,7 @@ each. At the top stands what the clusters have. The recursion is that of the hie
 capacity in place of the sum of nominal quotas: guarantees above it are then worth less, and nothing else breaks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,9 +47,11 @@ class Ledger:
         self._roots = [queue for queue in view.queues.values() if queue.parent_id is None]
         self._keepers: dict[int | None, dict[Line, list[Queue]]] = {}
         """By parent and line: the queues that keep something of what is guaranteed to them."""
-        self._guaranteed = {
+        self.guaranteed = {
             line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
         }
+        """Lines on which anybody has a guarantee."""
+        self._guarantees = _guarantees(view, self.guaranteed)
         for queue in view.queues.values():
             for line, quota in queue.quotas.items():
                 if quota.kept:
@@ -75,6 +77,10 @@ class Ledger:
             for line, amount in charge.items():
                 used[line] = used.get(line, 0) + sign * amount
             account.running += sign * running
+
+    def guarantee(self, queue: Queue, line: Line) -> int:
+        """What is guaranteed to a queue; where it says nothing itself, what is guaranteed to those below it together."""
+        return self._guarantees.get((queue.id, line), 0)
 
     # Limits
 
@@ -144,45 +150,58 @@ class Ledger:
         """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.
 
         Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any line that it has. Queues within their
-        guarantees all have 0 first and are told apart by the second number.
+        guarantees all have 0 first and are told apart by the second number. Lines without any guarantee count for a queue only
+        once it is beyond its guarantee on another line, or has none: who has a right to GPUs comes with the cores they need.
         """
         account = self._accounts.get(queue.id)
         if account is None:
             return 0.0, 0.0
-        beyond = whole = 0.0
+        beyond = whole = aside = 0.0
+        is_owed = False
         quotas, capacity = queue.quotas, self.capacity
         for line, used in account.used.items():
             there = capacity.get(line, 0)
             if used <= 0 or there <= 0:
                 continue
             quota = quotas.get(line)
-            if quota is None:
-                part = used / there / queue.weight
-                beyond = max(beyond, part)
+            weight = queue.weight if quota is None or quota.weight is None else quota.weight
+            part = used / there / weight
+            if line in self.guaranteed:
+                guarantee = self.guarantee(queue, line)
+                is_owed = is_owed or guarantee > 0
+                beyond = max(beyond, (used - guarantee) / there / weight)
             else:
-                weight = queue.weight if quota.weight is None else quota.weight
-                part = used / there / weight
-                if used > quota.guaranteed:
-                    beyond = max(beyond, (used - quota.guaranteed) / there / weight)
+                aside = max(aside, part)
             whole = max(whole, part)
-        return beyond, whole
+        return (0.0 if is_owed and beyond <= 0.0 else max(beyond, aside)), whole
 
     def within_guarantee(self, queue: Queue, charge: Mapping[Line, int]) -> bool:
         """Whether the queue would be at most at its guarantee with this charge, on every line that anybody has a guarantee on."""
         return all(
-            self.used(queue.id, line) + amount <= queue.quotas.get(line, _NONE).guaranteed
+            self.used(queue.id, line) + amount <= self.guarantee(queue, line)
             for line, amount in charge.items()
-            if line in self._guaranteed
+            if line in self.guaranteed
         )
 
     def keeps_guarantee(self, queue: Queue, charge: Mapping[Line, int]) -> bool:
         """Whether the queue would still be at least at its guarantee without this charge, on every line of it."""
         return all(
-            self.used(queue.id, line) - amount >= queue.quotas.get(line, _NONE).guaranteed
+            self.used(queue.id, line) - amount >= self.guarantee(queue, line)
             for line, amount in charge.items()
-            if line in self._guaranteed
+            if line in self.guaranteed
         )
 
-    def guaranteed_lines(self, queue: Queue, charge: Mapping[Line, int]) -> Iterator[Line]:
-        """Lines of a charge on which the queue has a guarantee."""
-        return (line for line in charge if queue.quotas.get(line, _NONE).guaranteed)
+
+def _guarantees(view: View, lines: Iterable[Line]) -> dict[tuple[int, Line], int]:
+    """By queue and line: its own guarantee, else the sum of those of its children."""
+    out: dict[tuple[int, Line], int] = {}
+    deepest_first = sorted(view.queues.values(), key=lambda queue: -queue.path.count("/"))
+    for line in lines:
+        below: dict[int | None, int] = {}
+        for queue in deepest_first:
+            quota = queue.quotas.get(line)
+            amount = quota.guaranteed if quota is not None and quota.guaranteed else below.get(queue.id, 0)
+            if amount:
+                out[queue.id, line] = amount
+                below[queue.parent_id] = below.get(queue.parent_id, 0) + amount
+    return out

@@ -166,7 +166,7 @@ def laid_out(view: View, report: CapacityReport | None, load: Mapping[LoadKey, i
     room = Room.empty(report) if report is not None else Room(())
     if load:
         capacity = room.total()
-        needs = {key: _needs_of(view, key.shape_id, key.role) for key in load}
+        needs = {key: needs_of_load(view, key) for key in load}
         # In an order of its own, so that the layout does not depend on the order in which runs came. Large members first,
         # and those whose group is not known last.
         for key in sorted(load, key=lambda key: (key.group == "", -dominant(needs[key], capacity), key)):
@@ -174,8 +174,9 @@ def laid_out(view: View, report: CapacityReport | None, load: Mapping[LoadKey, i
     return room
 
 
-def _needs_of(view: View, shape_id: int, role: str) -> Resources:
-    return next((part.needs for part in view.shapes[shape_id].roles if part.name == role), {})
+def needs_of_load(view: View, key: LoadKey) -> Resources:
+    """What each of these members needs."""
+    return next((part.needs for part in view.shapes[key.shape_id].roles if part.name == key.role), {})
 
 
 def dominant(needs: Resources, total: Resources) -> float:

@@ -120,6 +120,7 @@ class LiveRun:
     class_id: int = 0
     began_at: float = 0.0
     """When it was sent to its cluster or, once it runs, when it started."""
+    attempt: int = 1
     is_stopping: bool = False
     """It was told to stop, for whatever reason; what it holds is about to be given back."""
 
@@ -186,8 +187,12 @@ class View:
         """By queue: what its own live runs take, by place."""
         self.running: dict[int, int] = {}
         """By queue: how many live runs are its own."""
+        self.running_classes: dict[int, int] = {}
+        """By priority class: how many live runs have it."""
         self.ruled_out: dict[tuple[int, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
         """By shape and kinds that a queue allows: what only a change of a cluster mends, by cluster, as far as it was asked."""
+        self.shrunk_at: dict[int, float] = {}
+        """By cluster: when it last lost nodes."""
         self.reservations: dict[int, Any] = {}
         """By job: what was kept for it in the cycle before."""
         self.empty_rooms: dict[int, Any] = {}
@@ -229,8 +234,12 @@ class View:
         self.ruled_out = {key: verdicts for key, verdicts in self.ruled_out.items() if key[0] in needed}
         self._sweep_at = 2 * len(needed) + _FEW_SHAPES
 
-    def put_cluster(self, cluster: Cluster) -> None:
-        if self.clusters.get(cluster.id) != cluster:
+    def put_cluster(self, cluster: Cluster, at: float = 0.0) -> None:
+        """The cluster as it is at ``at``."""
+        before = self.clusters.get(cluster.id)
+        if before != cluster:
+            if before is not None and _node_count(cluster) < _node_count(before):
+                self.shrunk_at[cluster.id] = at
             self.clusters[cluster.id] = cluster
             self._forget_derived(cluster.id)
             products = {"": cluster.kind.value}
@@ -303,6 +312,7 @@ class View:
         else:
             del on[run.job_id]
         _add(self.running, run.queue_id, sign)
+        _add(self.running_classes, run.class_id, sign)
         self._charge(run, sign)
 
     def _charge(self, run: LiveRun, sign: int) -> None:
@@ -367,6 +377,10 @@ class View:
             above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
             found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
         return found
+
+
+def _node_count(cluster: Cluster) -> int:
+    return sum(group.count for group in cluster.report.groups) if cluster.report is not None else 0
 
 
 _Key = TypeVar("_Key", bound=Hashable)

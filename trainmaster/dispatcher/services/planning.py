@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.dispatcher.domain import job_machine
+from trainmaster.dispatcher.domain import job_machine, run_machine
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.plan import Eviction, Plan
 from trainmaster.dispatcher.scheduling.view import (
     ClassKey,
     Cluster,
@@ -30,7 +30,7 @@ from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.quota import QuotaSpec, parse_line
 from trainmaster.protocol.reasons import Reason
-from trainmaster.protocol.states import HoldCause, JobState
+from trainmaster.protocol.states import HoldCause, JobState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ class Follower:
     cursor: Cursor | None = None
     ahead: float = 0.0
     """By how much the store's time since the epoch is ahead of the caller's clock."""
+    now: float = 0.0
+    """The store's time at the last look, in seconds since the epoch."""
     run_versions: dict[int, int] = field(default_factory=dict)
     """By job with a live run: the version of the job that the view has."""
 
@@ -67,7 +69,7 @@ class Follower:
             else:
                 unsettled = await self._follow(tx, self.cursor)
             for row in await scheduling.leases(tx):
-                self.ahead = row.now - now
+                self.ahead, self.now = row.now - now, row.now
                 if row.cluster_id is not None:
                     self.view.lease_until[row.cluster_id] = row.until
             avoided: dict[int, list[int]] = {}
@@ -90,7 +92,7 @@ class Follower:
             await self._load_tenants(tx)
         else:
             for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
-                self.view.put_cluster(_cluster(cluster))
+                self.view.put_cluster(_cluster(cluster), self.now)
         for first, last in feed.submitted:
             await self._take(tx, await scheduling.jobs_between(tx, first, last))
         changed = []
@@ -130,7 +132,7 @@ class Follower:
         for gone in self.view.clusters.keys() - clusters.keys():
             self.view.drop_cluster(gone)
         for cluster_row in clusters.values():
-            self.view.put_cluster(_cluster(cluster_row))
+            self.view.put_cluster(_cluster(cluster_row), self.now)
 
     async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
         new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
@@ -153,6 +155,7 @@ class Follower:
                     placement=freeze_placement(row.placement),
                     class_id=row.class_id,
                     began_at=row.leased_at,
+                    attempt=row.run_attempt,
                     is_stopping=row.is_stopping,
                 )
             )
@@ -188,8 +191,11 @@ class Follower:
                         placement=freeze_placement(start.placement),
                         class_id=start.job.class_id,
                         began_at=applied.at,
+                        attempt=start.job.attempt + 1,
                     )
                 )
+        for job_id in applied.ending & self.view.runs.keys():
+            self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
         for hold in plan.holds:
             if hold.job.id in applied.jobs:
                 self.view.drop_job(hold.job.id)
@@ -207,6 +213,9 @@ def _queue(row: tenants.QueueRow) -> Queue:
         allowed_kinds=frozenset(spec.allowed_kinds),
         state=spec.state,
         order=spec.order,
+        time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
+        preemption=spec.preemption,
+        min_run_time=parse_duration(spec.min_run_time),
     )
 
 
@@ -252,9 +261,10 @@ class ReasonBook:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The keys of the jobs whose decision was stored, and when, in seconds since the epoch by the store's clock."""
+    """The jobs whose decision was stored, those whose runs end for others, and when, in seconds since the epoch."""
 
     jobs: set[int]
+    ending: set[int]
     at: float
 
 
@@ -269,12 +279,14 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             raise NotLeaderError("another scheduler leads now")
-        records = await job_store.lock(tx, [*starts, *holds]) if starts or holds else {}
+        victims = [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
+        wanted = [*starts, *holds, *(one.job_id for one in victims)]
+        records = await job_store.lock(tx, wanted) if wanted else {}
         versions = {job.id: job.version for job in plan.jobs}
         fresh = {
             job_id: record
             for job_id, record in records.items()
-            if record.version == versions[job_id] and record.job.state is JobState.QUEUED
+            if job_id in versions and record.version == versions[job_id] and record.job.state is JobState.QUEUED
         }
         there = {
             cluster.id
@@ -282,6 +294,15 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
             if not cluster.cordoned
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
+        live = await runs.lock_live(tx, [one.job_id for one in victims]) if victims else {}
+        # A start and its victims are applied together or not at all.
+        fresh = {
+            key: record
+            for key, record in fresh.items()
+            if key in holds or all(_may_end(one, live) for one in starts[key].evicts)
+        }
+        ending = [one for one in plan.stops if _may_end(one, live)]
+        ending += [one for key in fresh if key in starts for one in starts[key].evicts]
         transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
         for key, record in fresh.items():
             if key in holds:
@@ -304,6 +325,7 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
                     details={"cycle": cycle},
                 )
             )
+        transitions += [_preempted(records[one.job_id], live[one.job_id], one) for one in ending]
         await job_store.write(tx, transitions)
         await scheduling.save_reasons(
             tx,
@@ -319,7 +341,19 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
             ],
             cycle,
         )
+        clusters |= {one.cluster_id for one in ending}
         desired = await runs.raise_desired(tx, clusters)
+        await runs.write(
+            tx,
+            [
+                runs.RunChange(
+                    live[one.job_id].ref,
+                    run_machine.ask_stop(live[one.job_id].run, StopCause.PREEMPT),
+                    desired_version=desired[one.cluster_id],
+                )
+                for one in ending
+            ],
+        )
         new_runs = []
         for transition in transitions:
             key = transition.record.id
@@ -341,9 +375,27 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
         if new_runs:
             await runs.insert(tx, new_runs)
         at = await to_epoch(tx)
-    if fresh:
-        stores.jobs_changed(list(fresh), clusters)
-    return Applied(set(fresh), at)
+    if fresh or ending:
+        stores.jobs_changed([*fresh, *(one.job_id for one in ending)], clusters)
+    return Applied(set(fresh), {one.job_id for one in ending}, at)
+
+
+def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:
+    """Whether the run is still the one that was decided on, and nobody has asked it to stop."""
+    record = live.get(one.job_id)
+    return record is not None and record.ref.attempt == one.attempt and record.run.stop_cause is None
+
+
+def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> job_store.Transition:
+    return job_store.Transition(
+        job,
+        job.job,
+        kind="preempt",
+        attempt=run.ref.attempt,
+        cluster_id=run.cluster_id,
+        actor="scheduler",
+        message=one.why,
+    )
 
 
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:

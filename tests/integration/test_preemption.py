@@ -1,0 +1,98 @@
+"""Runs that end for others: told to their agent with the start, applied together or not at all, and queued again by themselves."""
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.rows import rows
+from tests.waiting import eventually
+from trainmaster.dispatcher.scheduling.plan import Eviction
+from trainmaster.dispatcher.services import planning
+from trainmaster.protocol.states import RunState
+
+
+@pytest.fixture
+async def agent(service: Service) -> FakeAgent:
+    agent = service.agent()
+    await agent.connect(cpu=4)
+    for name, value in (("low", 1), ("high", 9)):
+        answer = await service.http.put(f"/v1/priority-classes/{name}", json={"name": name, "value": value})
+        assert answer.is_success, answer.text
+    return agent
+
+
+async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[str, str]:
+    """The id of a job and of its run, which runs."""
+    job = await service.submit(**fields)
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 1)
+    await service.until(job, "running")
+    return job, run
+
+
+async def next_stop(agent: FakeAgent) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    async def look() -> bool:
+        await agent.sync()
+        answer = await agent.desired(0.5)
+        agent.starts.extend(answer["start"])
+        found.extend(answer["stop"])
+        return bool(found)
+
+    await eventually(look)
+    return found[0]
+
+
+async def test_a_lower_class_gives_way_and_is_queued_again_with_its_age(service: Service, agent: FakeAgent) -> None:
+    low, run = await running(service, agent, cpu="4", priorityClass="low")
+    submitted = (await service.job(low))["submittedAt"]
+    high = await service.submit(name="urgent", cpu="4", priorityClass="high")
+    stop = await next_stop(agent)
+    assert (stop["run"], stop["cause"]) == (run, "preempt")
+    started = await agent.next_start()
+    assert started["job"] == high, "the taker is sent at once; its cluster starts it when the room is free"
+    await agent.report(run, RunState.PREEMPTED, 2, generation=stop["generation"])
+    again = await service.until(low, "queued")
+    assert again["submittedAt"] == submitted
+    events = (await service.http.get(f"/v1/jobs/{low}/events")).json()["events"]
+    told = next(event for event in events if event["kind"] == "preempt")
+    assert (told["actor"], told["message"]) == ("scheduler", f"preempted for {high}, whose class high is higher")
+    await agent.report(started["run"], RunState.RUNNING, 1)
+    await agent.report(started["run"], RunState.SUCCEEDED, 2)
+    assert (await agent.next_start())["run"] == f"{low}-r2"
+
+
+async def test_a_queue_takes_back_what_is_guaranteed_to_it(service: Service, agent: FakeAgent) -> None:
+    await service.http.put("/v1/queues/owed", json={"path": "owed", "resources": {"cpu": {"guaranteed": 2}}})
+    runs = [await running(service, agent, cpu="2") for _ in range(2)]
+    mine = await service.submit(name="mine", queue="owed", cpu="2")
+    stop = await next_stop(agent)
+    assert stop["run"] in {run for _, run in runs}
+    assert (await agent.next_start())["job"] == mine
+    assert len(await rows(service.stores, "SELECT 1 FROM runs WHERE stop_cause = 'preempt'")) == 1
+
+
+async def test_a_start_whose_victim_has_ended_meanwhile_is_decided_anew(
+    service: Service, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look at the victims says that they cannot end; nothing of the exchange may be stored then."""
+    looks: list[Eviction] = []
+    real = planning._may_end
+
+    def look(one: Eviction, live: Any) -> bool:
+        looks.append(one)
+        return len(looks) > 1 and real(one, live)
+
+    monkeypatch.setattr(planning, "_may_end", look)
+    low, _ = await running(service, agent, cpu="4", priorityClass="low")
+    high = await service.submit(name="urgent", cpu="4", priorityClass="high")
+    await next_stop(agent)
+    assert (await agent.next_start())["job"] == high
+    assert len(looks) > 1
+    attempts = await rows(
+        service.stores, "SELECT runs.attempt FROM runs JOIN jobs ON jobs.id = job_id WHERE name = 'urgent'"
+    )
+    assert [row.attempt for row in attempts] == [1], "the exchange that fell through left no run"
+    assert (await service.job(low))["state"] == "running"

@@ -1,0 +1,241 @@
+"""Who has to give way to whom, and who never."""
+
+from collections import Counter
+
+import pytest
+
+from tests.unit.building import Outcome, ViewBuilder, nodes, simple
+from trainmaster.dispatcher.scheduling.preempt import PAUSE_SECONDS
+from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.states import Preemption
+
+
+def evicted(outcome: Outcome) -> list[str]:
+    """The names of the jobs whose runs end."""
+    names = {number: name for name, number in outcome.ids.items()}
+    return [names[one.job_id] for start in outcome.plan.starts for one in start.evicts]
+
+
+def full(view: ViewBuilder, *runs: str, queue: str = "main", of: str = "low", ago: float = 0.0) -> ViewBuilder:
+    """A cluster of as many places for one CPU as there are runs of one CPU on it."""
+    view.cluster("c", nodes(len(runs), cpu=1))
+    for name in runs:
+        view.run(name, on="c", queue=queue, of=of, ago=ago)
+    return view
+
+
+def tree() -> ViewBuilder:
+    """Queues owed (2 CPU guaranteed), rich (1 CPU guaranteed) and poor (nothing)."""
+    return ViewBuilder().queue("owed", guaranteed={"cpu": 2}).queue("rich", guaranteed={"cpu": 1}).queue("poor")
+
+
+GIVES_WAY: dict[str, tuple[ViewBuilder, list[str]]] = {
+    "a lower class to a higher one of its queue": (full(ViewBuilder(), "r1").job("j", of="high"), ["r1"]),
+    "not an equal class": (full(ViewBuilder(), "r1", of="high").job("j", of="high", age=999, priority=100), []),
+    "not a higher class": (full(ViewBuilder(), "r1", of="high").job("j"), []),
+    "not a lower class of another queue": (full(ViewBuilder().queue("q"), "r1", queue="q").job("j", of="high"), []),
+    "not a class that says it is not preemptible": (
+        full(ViewBuilder().lasting("low"), "r1").job("j", of="high"),
+        [],
+    ),
+    "not a queue that lets nobody be preempted": (
+        full(ViewBuilder().queue("main", preemption=Preemption.NEVER), "r1").job("j", of="high"),
+        [],
+    ),
+    "a borrower to a queue that is owed": (full(tree(), "r1", "r2", queue="poor").job("j", queue="owed"), ["r1"]),
+    "even of a higher class": (
+        full(tree(), "r1", queue="poor", of="high").job("j", queue="owed", of="low"),
+        ["r1"],
+    ),
+    "not to one that wants more than is guaranteed to it": (
+        full(tree(), "r1", "r2", "r3", queue="poor").job("j", simple(3), queue="owed"),
+        [],
+    ),
+    "not one that has no more than is guaranteed to it": (
+        full(tree(), "r1", queue="rich").job("j", queue="owed"),
+        [],
+    ),
+    "one that would still have what is guaranteed to it": (
+        full(tree(), "r1", "r2", queue="rich").job("j", queue="owed"),
+        ["r1"],
+    ),
+    "not a queue that lets only its own lower classes be preempted": (
+        full(tree().queue("poor", preemption=Preemption.LOWER_CLASS), "r1", queue="poor").job("j", queue="owed"),
+        [],
+    ),
+    "not within the shortest time that a run is left alone": (
+        full(tree().queue("poor", min_run_time=60), "r1", queue="poor", ago=59).job("j", queue="owed"),
+        [],
+    ),
+    "but after it": (
+        full(tree().queue("poor", min_run_time=60), "r1", queue="poor", ago=60).job("j", queue="owed"),
+        ["r1"],
+    ),
+    "nobody where the gang fits anyway": (
+        full(tree(), "r1", queue="poor").cluster("d", nodes(1, cpu=1)).job("j", queue="owed"),
+        [],
+    ),
+    "nobody where it would not help": (full(tree(), "r1", queue="poor").job("j", simple(cpu=2), queue="owed"), []),
+    "cousins, where the parents are owed": (
+        full(
+            ViewBuilder().queue("x", guaranteed={"cpu": 1}).queue("x/a", guaranteed={"cpu": 1}).queue("y/b"),
+            "r1",
+            queue="y/b",
+        ).job("j", queue="x/a"),
+        ["r1"],
+    ),
+    "cousins, where the parent says nothing of its own": (
+        full(ViewBuilder().queue("x/a", guaranteed={"cpu": 1}).queue("y/b"), "r1", queue="y/b").job("j", queue="x/a"),
+        ["r1"],
+    ),
+    "not cousins, where the parent has had its guarantee by another child": (
+        full(
+            ViewBuilder()
+            .queue("x", guaranteed={"cpu": 1})
+            .queue("x/a", guaranteed={"cpu": 1})
+            .queue("x/c")
+            .queue("y/b")
+            .cluster("d", nodes(1, cpu=1))
+            .run("there", on="d", queue="x/c"),
+            "r1",
+            queue="y/b",
+        ).job("j", queue="x/a"),
+        ["there"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("view", "victims"), GIVES_WAY.values(), ids=GIVES_WAY)
+def test_who_gives_way(view: ViewBuilder, victims: list[str]) -> None:
+    outcome = view.cycle()
+    assert evicted(outcome) == victims
+    assert (outcome.started == ["j"]) is bool(victims) or "d" in view.clusters
+
+
+def test_the_start_says_whom_it_costs_what_and_why() -> None:
+    outcome = full(tree(), "r1", queue="poor").job("j", queue="owed").cycle()
+    start = outcome.start("j")
+    assert start.evicts[0].why == (
+        "preempted for j-h7yf64e: queue owed takes back what is guaranteed to it, and poor had borrowed"
+    )
+    assert start.why.startswith("c, where one run ends for it: preempted for j-")
+    assert "1 runs end for them" in outcome.plan.sentence
+
+
+CHOSEN: dict[str, tuple[ViewBuilder, str, list[str]]] = {
+    "the lowest class first": (
+        ViewBuilder().cluster("c", nodes(2, cpu=1)).run("n", on="c", of="normal").run("l", on="c", of="low", ago=99),
+        "1",
+        ["l"],
+    ),
+    "of equals the one with the least work done": (
+        full(ViewBuilder(), "old", "young").older("old", 90),
+        "1",
+        ["young"],
+    ),
+    "of the queue that is most over its guarantee": (
+        full(tree().queue("more"), "p1", "m1", "m2", queue="poor").moved("m1", "more").moved("m2", "more"),
+        "owed",
+        ["m1"],
+    ),
+    "one large rather than several small ones": (
+        full(ViewBuilder(), "s1", "s2").cluster("d", nodes(1, cpu=2)).run("l", simple(cpu=2), on="d", of="low"),
+        "2",
+        ["l"],
+    ),
+    "no more than are needed": (
+        ViewBuilder()
+        .cluster("c", nodes(1, "small", cpu=1), nodes(1, "big", cpu=2))
+        .run("young", on="c", of="low", placement={"small": {"worker": 1}})
+        .run("old", simple(cpu=2), on="c", of="low", ago=50, placement={"big": {"worker": 1}}),
+        "2",
+        ["old"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("view", "taker", "victims"), CHOSEN.values(), ids=CHOSEN)
+def test_of_those_who_may_give_way(view: ViewBuilder, taker: str, victims: list[str]) -> None:
+    if taker == "owed":
+        view.job("j", queue="owed")
+    else:
+        view.job("j", simple(cpu=taker), of="high")
+    assert evicted(view.cycle()) == victims
+
+
+def test_all_victims_are_on_the_one_cluster_where_the_gang_then_fits() -> None:
+    view = ViewBuilder().cluster("a", nodes(1, cpu=1)).cluster("b", nodes(2, cpu=1))
+    view.run("r1", on="a", of="low").run("r2", on="b", of="low").run("r3", on="b", of="low")
+    outcome = view.job("j", simple(2), of="high").cycle()
+    assert sorted(evicted(outcome)) == ["r2", "r3"]
+    assert outcome.where == {"j": "b"}
+
+
+def test_a_queue_at_its_limit_makes_room_for_its_higher_class() -> None:
+    view = (
+        ViewBuilder().queue("q", limits={"cpu": 1}).cluster("c", nodes(9, cpu=1)).run("r", on="c", queue="q", of="low")
+    )
+    outcome = view.job("j", queue="q", of="high").applied()
+    assert [one.job_id for one in outcome.plan.stops] == [view.ids["r"]]
+    assert outcome.started == [], "the limit holds while the other one is stopping"
+    assert (outcome.reason("j").token, outcome.reason("j").sentence) == (
+        Token.PREEMPTING,
+        "Its queue is at its limit; a run of a lower class in it is being ended.",
+    )
+    assert view.cycle().plan.stops == [], "one is enough"
+    assert view.ended("r").cycle().started == ["j"]
+
+
+def test_what_is_stopping_already_is_waited_for() -> None:
+    view = full(ViewBuilder(), "r1", "r2")
+    view.stopping("r1")
+    outcome = view.job("j", of="high").cycle()
+    assert evicted(outcome) == []
+    assert outcome.started == []
+
+
+def test_until_the_victims_have_gone_nobody_else_gets_their_place() -> None:
+    view = full(ViewBuilder(), "r1", "r2").job("j", simple(2), of="high")
+    assert sorted(evicted(view.applied())) == ["r1", "r2"]
+    assert view.job("next").cycle().started == []
+    view.ended("r1")
+    assert view.cycle().started == []
+    view.ended("r2")
+    assert view.cycle().started == []
+    assert view.ended("j").cycle().started == ["next"]
+
+
+def test_several_jobs_of_one_cycle_never_count_on_the_same_victim() -> None:
+    view = full(ViewBuilder(), *(f"r{number}" for number in range(6))).jobs(9, "j", of="high")
+    outcome = view.cycle()
+    assert len(outcome.started) == 6
+    assert sorted(evicted(outcome)) == [f"r{number}" for number in range(6)]
+
+
+def test_nothing_is_taken_back_right_after_a_cluster_has_lost_nodes() -> None:
+    view = full(tree(), "r1", "r2", queue="poor").job("j", queue="owed")
+    view.cluster("c", nodes(1, cpu=1), at=view.now)
+    assert evicted(view.cycle()) == []
+    view.cluster("c", nodes(2, cpu=1)).later(PAUSE_SECONDS)
+    assert len(evicted(view.cycle())) == 1
+
+
+def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
+    """The evicted jobs wait again, and ended runs come back as waiting jobs: after some cycles nothing is evicted any more."""
+    view = tree().cluster("c", nodes(6, cpu=1))
+    for number in range(6):
+        view.run(f"p{number}", on="c", queue="poor", of="low")
+    for queue in ("owed", "rich"):
+        view.jobs(4, f"{queue}-", queue=queue, of="low").jobs(4, f"{queue}+", queue=queue, of="high")
+    rounds = []
+    for _ in range(10):
+        outcome = view.applied()
+        lost = evicted(outcome)
+        rounds.append(len(lost))
+        for name in lost:
+            view.requeued(name)
+    assert rounds[0] > 0
+    assert rounds[-3:] == [0, 0, 0], rounds
+    running = Counter(view.view.queues[run.queue_id].path for run in view.view.runs.values())
+    assert running["owed"] >= 2
+    assert running["rich"] >= 1

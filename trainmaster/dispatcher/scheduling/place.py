@@ -1,0 +1,237 @@
+"""A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a view.
+
+A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
+A trial puts the job into the view itself, lets a cycle decide on it, and takes it out again: nothing is copied. Beside it, that
+cycle sees only those that it could not pass by: jobs that clusters are kept for, and the first one of a queue that keeps its
+order. All others, too, were looked at in the cycle before and left waiting, or came since.
+"""
+
+from bisect import bisect_left
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import inf
+
+from sortedcontainers import SortedList
+
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling import explain
+from trainmaster.dispatcher.scheduling.decide import _Rooms, capacity, decide
+from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
+from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices
+from trainmaster.dispatcher.scheduling.lines import plain
+from trainmaster.dispatcher.scheduling.order import Head, head_of
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.quota import Ledger
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
+from trainmaster.protocol.places import Factors, Place, QueueTurn, Trial
+from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
+from trainmaster.protocol.states import Order
+
+TRIAL_JOB = (1 << 45) - 1
+"""The key of a job on trial: the last that an id can be made of, and so behind all of its age; the store never gets there."""
+TRIAL_SHAPE = -1
+"""The key of its shape; those of the store are positive."""
+
+
+def place_of(view: View, job_id: int, now: float) -> Place | None:
+    """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the view.
+
+    None if the job does not wait, or if its queue or its class is not known.
+    """
+    job = view.jobs.get(job_id)
+    if job is None or job.queue_id not in view.queues or job.class_id not in view.classes:
+        return None
+    return _place(view, _ledger(view, now), job, now)
+
+
+def _ledger(view: View, now: float) -> Ledger:
+    return Ledger(view, capacity(view, _Rooms(view), now))
+
+
+def _place(view: View, ledger: Ledger, job: WaitingJob, now: float) -> Place:
+    own = _head(view, job, now)
+    classes = view.waiting[job.queue_id]
+    ahead = sum(_before(view, key, keys, own, now) for key, keys in classes.items())
+    return Place(
+        queue=view.queues[job.queue_id].path,
+        position=ahead + 1,
+        jobs_ahead=ahead,
+        jobs_in_queue=sum(len(keys) for keys in classes.values()),
+        factors=_factors(view, ledger, job, own),
+    )
+
+
+def _head(view: View, job: WaitingJob, now: float) -> Head:
+    return head_of(view.classes[job.class_id], job.key, now)
+
+
+def _before(view: View, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
+    """How many jobs of a class go before this place. Keys in their order have places in theirs, for the old become urgent first."""
+    priority_class = view.classes.get(key.class_id)
+    if priority_class is None:
+        return 0
+    return bisect_left(keys, own, key=lambda other: head_of(priority_class, other, now))
+
+
+def _factors(view: View, ledger: Ledger, job: WaitingJob, own: Head) -> Factors:
+    priority_class = view.classes[job.class_id]
+    longest = priority_class.longest_wait
+    return Factors(
+        urgent=own.is_urgent,
+        urgent_at=None if longest is None else _moment(job.key.at + longest),
+        priority_class=priority_class.name,
+        class_value=priority_class.value,
+        submitted_at=_moment(job.submitted_at),
+        priority=job.priority,
+        seconds_earlier=PRIORITY_SECONDS * job.priority,
+        queues=_turns(view, ledger, job.queue_id),
+    )
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _turns(view: View, ledger: Ledger, queue_id: int) -> tuple[QueueTurn, ...]:
+    """The turns of a queue and of those above it, from the root on."""
+    way = view.ancestry(queue_id)
+    siblings: dict[int | None, set[int]] = {queue.parent_id: {queue.id} for queue in way}
+    for waiting in view.waiting:
+        for queue in view.ancestry(waiting):
+            if queue.parent_id in siblings:
+                siblings[queue.parent_id].add(queue.id)
+    return tuple(_turn(view, ledger, queue, siblings[queue.parent_id]) for queue in reversed(way))
+
+
+def _turn(view: View, ledger: Ledger, queue: Queue, siblings: set[int]) -> QueueTurn:
+    own = (*ledger.share(queue), queue.id)
+    return QueueTurn(
+        queue=queue.path,
+        weight=queue.weight,
+        share_beyond_guarantee=own[0],
+        share=own[1],
+        rank=1 + sum((*ledger.share(view.queues[other]), other) < own for other in siblings),
+        siblings=len(siblings),
+    )
+
+
+def try_out(view: View, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+    """What would become of this job; its own key and that of its shape do not count. The view is the same afterwards.
+
+    None if its queue or its class is not known to the view.
+    """
+    queue = view.queues.get(job.queue_id)
+    if queue is None or job.class_id not in view.classes:
+        return None
+    trial = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE)
+    waiting, alike = view.waiting, (TRIAL_SHAPE, queue.allowed_kinds)
+    try:
+        view.put_shape(TRIAL_SHAPE, shape)
+        view.put_waiting(trial)
+        ledger = _ledger(view, now)
+        place = _place(view, ledger, trial, now)
+        view.ruled_out[alike] = ruled_out = {
+            cluster.id: _never(view, cluster, queue, shape, now) for cluster in view.clusters.values()
+        }
+        cannot = _cannot_run(view, ledger, queue, shape, ruled_out)
+        fitting = [cluster for cluster in _by_name(view) if ruled_out[cluster.id] is None]
+        view.waiting = _contenders(view, queue, now)
+        plan = decide(view, now)
+    finally:
+        view.waiting = waiting
+        view.drop_job(TRIAL_JOB)
+        view.shapes.pop(TRIAL_SHAPE, None)
+        view.ruled_out.pop(alike, None)
+    return _told(view, plan, place, cannot).model_copy(
+        update={
+            "fits_empty": tuple(cluster.name for cluster in fitting),
+            "fits_now": tuple(cluster.name for cluster in fitting if _has_room(view, cluster, queue, shape, now)),
+        }
+    )
+
+
+def _by_name(view: View) -> list[Cluster]:
+    return sorted(view.clusters.values(), key=lambda cluster: cluster.name)
+
+
+def _candidate(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> Candidate:
+    lease_left = view.lease_until.get(cluster.id, now) - now
+    return Candidate(queue.allowed_kinds, shape, cluster, lease_left, ())
+
+
+def _never(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> Verdict | None:
+    """Why a cluster is out of the question until it, or the job, is changed."""
+    failing = first_failing(STATIC, _candidate(view, cluster, queue, shape, now))
+    if failing is None and cluster.report is not None:
+        outcome = fit(shape, size_choices(shape)[-1].members, Room.empty(cluster.report))
+        failing = (Check.NEVER_FITS, outcome.sentence) if isinstance(outcome, Shortfall) else None
+    return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
+
+
+def _cannot_run(
+    view: View, ledger: Ledger, queue: Queue, shape: Shape, ruled_out: dict[int, Verdict | None]
+) -> Reason | None:
+    """Why the job can never run as it is written."""
+    least = {plain(name): amount for name, amount in size_choices(shape)[-1].needs.items() if amount}
+    obstacle = ledger.never(queue.id, least)
+    if obstacle is not None:
+        return explain.over_quota(obstacle, for_ever=True)
+    verdicts = [verdict for cluster in _by_name(view) if (verdict := ruled_out[cluster.id]) is not None]
+    if len(verdicts) < len(ruled_out):
+        return None
+    reason = explain.blocked(verdicts)
+    return reason if reason.tier is Tier.CANNOT_RUN else None
+
+
+def _contenders(view: View, queue: Queue, now: float) -> dict[int, dict[ClassKey, SortedList]]:
+    """The job on trial, those that it cannot pass by, and nobody else, as ``View.waiting`` has them."""
+    wanted = {TRIAL_JOB, *(view.reservations.keys() & view.jobs.keys())}
+    if queue.order is Order.STRICT:
+        firsts = (keys[0].job_id for key, keys in view.waiting[queue.id].items() if key.class_id in view.classes)
+        wanted.add(min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now)))
+    out: dict[int, dict[ClassKey, SortedList]] = {}
+    for job_id in wanted:
+        key = view.class_of(job_id)
+        out.setdefault(key.queue_id, {}).setdefault(key, SortedList()).add(view.jobs[job_id].key)
+    return out
+
+
+def _has_room(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> bool:
+    """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
+    if first_failing(PASSING, _candidate(view, cluster, queue, shape, now)) is not None:
+        return False
+    room = Room.of(view, cluster.id)
+    return any(isinstance(fit(shape, size.members, room), Fitted) for size in size_choices(shape))
+
+
+def _told(view: View, plan: Plan, place: Place, cannot: Reason | None) -> Trial:
+    """What a plan says about the job on trial."""
+    if cannot is not None:
+        return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
+    start = next((start for start in plan.starts if start.job.id == TRIAL_JOB), None)
+    if start is not None:
+        cluster, many = view.clusters[start.cluster_id].name, len(start.evicts)
+        # The sentence of such a start names the job, which has no name yet.
+        ended = f"{cluster}, where {'one run ends' if many == 1 else f'{many} runs end'} for it"
+        return Trial(
+            could_run=True,
+            starts_now=True,
+            why=ended if many else start.why,
+            cluster=cluster,
+            runs_ended=many,
+            place=place,
+        )
+    reason = next(reason for key, reason in plan.reasons.items() if key.shape_id == TRIAL_SHAPE)
+    reason = reason.model_copy(update={"details": {}})  # they name the job, too
+    kept = plan.reservations.get(TRIAL_JOB)
+    has_time = kept is not None and kept.at < inf
+    return Trial(
+        could_run=True,
+        starts_now=False,
+        why=reason.sentence,
+        cluster=view.clusters[kept.cluster_id].name if kept is not None and has_time else None,
+        expected_start=_moment(kept.at) if kept is not None and has_time else None,
+        place=place,
+        reason=reason,
+    )

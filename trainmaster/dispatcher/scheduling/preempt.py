@@ -1,0 +1,294 @@
+"""Who has to give way: whole runs that are ended so that a blocked job can start, all on one cluster.
+
+A run may be ended
+
+* for a job of its own queue with a strictly higher class, or
+* for a job of another queue, if after the exchange the taker's queue and its ancestors below the common one use at most what is
+  guaranteed to them, and the victim's still use at least what is guaranteed to theirs.
+
+Age, job priority and shares order jobs; they never justify an eviction. Since a class is strictly higher and a guarantee is only ever
+filled up, no eviction comes back around.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
+from trainmaster.dispatcher.scheduling.lines import Amounts, plain
+from trainmaster.dispatcher.scheduling.quota import Ledger
+from trainmaster.dispatcher.scheduling.room import Room, laid_out, needs_of_load
+from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import Preemption
+
+PAUSE_SECONDS = 60.0
+"""For how long after a cluster has lost nodes no other queue's run is ended there: nodes that come back would undo it."""
+
+_MOST_TRIED = 2_000
+"""Runs on one cluster that are looked at for one job, the best victims first."""
+
+
+class Victim(NamedTuple):
+    """A run to be ended, and by which of the two rules."""
+
+    run: LiveRun
+    by_class: bool
+    charge: Amounts
+
+
+class Exchange(NamedTuple):
+    """Runs to be ended on a cluster, and how the gang fits there once they are gone."""
+
+    cluster_id: int
+    victims: tuple[Victim, ...]
+    size: Size
+    fitted: Fitted
+    charge: Amounts
+    at_once: bool
+    """Whether the taker is sent there already. Where it is quota that is freed, it waits until the victims have gone: no limit is
+    exceeded even for a moment."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
+
+    view: View
+    ledger: Ledger
+    cluster_id: int
+    key: ClassKey
+    size: Size
+    load: dict[LoadKey, int]
+    need: Amounts = field(init=False)
+    """Of plain lines: on which narrowed ones the gang is charged is known only once it is placed."""
+    _free: Resources = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.need = {plain(name): amount for name, amount in self.size.needs.items() if amount}
+        self._free = dict(self._room().total())
+
+    def _room(self) -> Room:
+        return laid_out(self.view, self.view.clusters[self.cluster_id].report, self.load)
+
+    def fits(self, queue: Queue) -> Fitted | None:
+        if any(self._free.get(name, 0) < amount for name, amount in self.size.needs.items()):
+            return None
+        if self.ledger.obstacle(queue.id, self.need) is not None:
+            return None
+        outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room())
+        return outcome if isinstance(outcome, Fitted) else None
+
+    def let_go(self, victim: Victim) -> None:
+        self._move(victim, -1)
+
+    def put_back(self, victim: Victim) -> None:
+        self._move(victim, 1)
+
+    def _move(self, victim: Victim, sign: int) -> None:
+        self.ledger.add(victim.run.queue_id, victim.charge, sign=sign)
+        for key, count in load_of(victim.run):
+            self.load[key] = self.load.get(key, 0) + sign * count
+            if not self.load[key]:
+                del self.load[key]
+            for name, amount in needs_of_load(self.view, key).items():
+                self._free[name] = self._free.get(name, 0) - sign * amount * count
+
+    def charge_of(self, fitted: Fitted) -> Amounts:
+        members = ((group, role, count) for group, roles in fitted.placement.items() for role, count in roles.items())
+        return self.view.lines.charge(self.view.places_at(self.cluster_id, self.key.shape_id, members))
+
+
+@dataclass(slots=True)
+class Evictions:
+    """The exchanges of one cycle."""
+
+    view: View
+    ledger: Ledger
+    now: float
+    extra: dict[int, dict[LoadKey, int]] = field(default_factory=dict)
+    """By cluster: what this cycle has started there."""
+    gone: dict[int, set[int]] = field(default_factory=dict)
+    """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
+    _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
+    _stops: list[tuple[int, Amounts]] | None = None
+
+    def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
+        extra = self.extra.setdefault(cluster_id, {})
+        for key, count in load.items():
+            extra[key] = extra.get(key, 0) + count
+
+    def may_help(self, key: ClassKey, queue: Queue) -> bool:
+        """Whether any run at all might be ended for this class: a quick look before the long one."""
+        value = self.view.classes[key.class_id].value
+        lower = any(
+            of is not None and of.preemptible and of.value < value
+            for of in (self.view.classes.get(class_id) for class_id in self.view.running_classes)
+        )
+        return lower or any(self.ledger.guarantee(queue, line) for line in self.ledger.guaranteed)
+
+    def find(
+        self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
+    ) -> Exchange | None:
+        """The exchange on one of these clusters that ends the fewest and least valuable runs; None if none helps.
+
+        Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it.
+        """
+        stopping = self._stopping() if for_quota else []
+        for queue_id, charge in stopping:
+            self.ledger.add(queue_id, charge, sign=-1)
+        try:
+            return self._best(key, queue, sizes, clusters, for_quota=for_quota)
+        finally:
+            for queue_id, charge in stopping:
+                self.ledger.add(queue_id, charge)
+
+    def _stopping(self) -> list[tuple[int, Amounts]]:
+        """What runs are charged that are stopping by earlier decisions."""
+        if self._stops is None:
+            self._stops = [
+                (run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+                for runs in self.view.runs_on.values()
+                for run in runs.values()
+                if run.is_stopping
+            ]
+        return self._stops
+
+    def _best(
+        self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
+    ) -> Exchange | None:
+        found: list[tuple[tuple[float, ...], Exchange]] = []
+        for cluster_id in clusters:
+            exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
+            if exchange is None:
+                continue
+            if not exchange.victims:
+                return None
+            found.append((self._cost(exchange), exchange))
+        return min(found, key=lambda item: item[0])[1] if found else None
+
+    def take(self, exchange: Exchange) -> None:
+        """The exchange is decided: its victims no longer count, neither as load nor as usage."""
+        gone = self._gone(exchange.cluster_id)
+        for victim in exchange.victims:
+            gone.add(victim.run.job_id)
+            self.ledger.add(victim.run.queue_id, victim.charge, sign=-1)
+
+    def room(self, cluster_id: int) -> Room:
+        """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
+        load = dict(self.view.load.get(cluster_id, {}))
+        for key, count in self.extra.get(cluster_id, {}).items():
+            load[key] = load.get(key, 0) + count
+        return laid_out(self.view, self.view.clusters[cluster_id].report, load)
+
+    # One cluster
+
+    def _on(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> Exchange | None:
+        """The exchange on one cluster; without victims if the gang fits once what is stopping has gone."""
+        trial = _Trial(self.view, self.ledger, cluster_id, key, size, self._load(cluster_id))
+        victims = self._victims(cluster_id, key, queue, trial.need)
+        taken: list[Victim] = []
+        try:
+            fitted = trial.fits(queue)
+            while fitted is None:
+                victim = next(victims, None)
+                if victim is None:
+                    return None
+                taken.append(victim)
+                trial.let_go(victim)
+                fitted = trial.fits(queue)
+            # The last one was needed; of the others some may not be. Fewer victims never make an exchange unjust.
+            for victim in reversed(taken[:-1]):
+                trial.put_back(victim)
+                again = trial.fits(queue)
+                if again is None:
+                    trial.let_go(victim)
+                else:
+                    fitted = again
+                    taken.remove(victim)
+            charge = trial.charge_of(fitted)
+            is_within = self.ledger.obstacle(queue.id, charge) is None
+        finally:
+            for victim in taken:
+                trial.put_back(victim)
+        if not for_quota:
+            # Victims and taker are both counted for a while.
+            is_within = self.ledger.obstacle(queue.id, charge) is None
+        return Exchange(cluster_id, tuple(taken), size, fitted, charge, not for_quota) if is_within else None
+
+    def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
+        """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
+        view, ledger = self.view, self.ledger
+        value = view.classes[key.class_id].value
+        taker = view.ancestry(queue.id)
+        may_reclaim = view.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now
+        is_owed = may_reclaim and any(ledger.guarantee(queue, line) for line in need)
+        for run in self._ranked(cluster_id):
+            if run.job_id in self._gone(cluster_id):
+                continue
+            owner = view.queues.get(run.queue_id)
+            of = view.classes.get(run.class_id)
+            if owner is None or of is None or not of.preemptible or owner.preemption is Preemption.NEVER:
+                continue
+            charge = view.lines.charge(view.places_of(run))
+            if owner.id == queue.id:
+                if of.value < value:
+                    yield Victim(run, True, charge)
+            elif is_owed and owner.preemption is Preemption.ANY_BORROWER:
+                giver = view.ancestry(owner.id)
+                common = {one.id for one in taker} & {one.id for one in giver}
+                if all(ledger.within_guarantee(one, need) for one in taker if one.id not in common) and all(
+                    ledger.keeps_guarantee(one, charge) for one in giver if one.id not in common
+                ):
+                    yield Victim(run, False, charge)
+
+    def _ranked(self, cluster_id: int) -> list[LiveRun]:
+        """The runs of a cluster that may be ended at all: of the queue that is most over its guarantee, of the lowest class, with
+        the least work done, the youngest."""
+        ranked = self._candidates.get(cluster_id)
+        if ranked is None:
+            view, ledger = self.view, self.ledger
+            old_enough = [
+                run
+                for run in view.runs_on.get(cluster_id, {}).values()
+                if not run.is_stopping
+                and run.queue_id in view.queues
+                and self.now - run.began_at >= view.queues[run.queue_id].min_run_time
+            ]
+            ranked = self._candidates[cluster_id] = sorted(
+                old_enough,
+                key=lambda run: (
+                    -ledger.share(view.queues[run.queue_id])[0],
+                    view.classes[run.class_id].value if run.class_id in view.classes else 0,
+                    self._work(run),
+                    -run.began_at,
+                    run.job_id,
+                ),
+            )[:_MOST_TRIED]
+        return ranked
+
+    def _work(self, run: LiveRun) -> float:
+        """Member-seconds that are lost with a run."""
+        return sum(count for _, count in run.sizes) * max(0.0, self.now - run.began_at)
+
+    def _cost(self, exchange: Exchange) -> tuple[float, ...]:
+        values = [self.view.classes[victim.run.class_id].value for victim in exchange.victims]
+        work = sum(self._work(victim.run) for victim in exchange.victims)
+        return max(values), len(exchange.victims), work, exchange.cluster_id
+
+    def _gone(self, cluster_id: int) -> set[int]:
+        if cluster_id not in self.gone:
+            runs = self.view.runs_on.get(cluster_id, {}).values()
+            self.gone[cluster_id] = {run.job_id for run in runs if run.is_stopping}
+        return self.gone[cluster_id]
+
+    def _load(self, cluster_id: int) -> dict[LoadKey, int]:
+        """What is on a cluster once everything that is stopping has gone."""
+        load = dict(self.view.load.get(cluster_id, {}))
+        for key, count in self.extra.get(cluster_id, {}).items():
+            load[key] = load.get(key, 0) + count
+        runs = self.view.runs_on.get(cluster_id, {})
+        for job_id in self._gone(cluster_id):
+            for key, count in load_of(runs[job_id]):
+                load[key] -= count
+        return {key: count for key, count in load.items() if count}

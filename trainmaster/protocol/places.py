@@ -1,0 +1,68 @@
+"""A job's place in its queue and what it goes by, and what would become of a job that is not submitted yet."""
+
+from trainmaster.protocol.base import Lenient, Timestamp
+from trainmaster.protocol.reasons import Reason
+
+
+class QueueTurn(Lenient):
+    """What a queue's turn among its siblings goes by. Shares are parts of the whole capacity, by the queue's weight."""
+
+    queue: str
+    weight: float
+    share_beyond_guarantee: float
+    """Of what it uses beyond what is guaranteed to it; below zero while it has not got that. The lowest has the next turn."""
+    share: float
+    """Of all that it uses; decides between those that are equal in the first."""
+    rank: int
+    """Among its siblings that have jobs waiting, itself included: 1 has the next turn."""
+    siblings: int
+
+
+class Factors(Lenient):
+    """What makes a job's key inside its queue, and its queues' turns from the root to its own."""
+
+    urgent: bool
+    urgent_at: Timestamp | None = None
+    """When it becomes urgent, or did; None if its class has no longest wait."""
+    priority_class: str
+    class_value: int
+    submitted_at: Timestamp
+    priority: int
+    seconds_earlier: float
+    """By how many seconds the priority makes it older than it is."""
+    queues: tuple[QueueTurn, ...] = ()
+
+
+class Place(Lenient):
+    """Where a job stands among the queued jobs of its own queue."""
+
+    queue: str
+    position: int
+    """1 is next."""
+    jobs_ahead: int
+    jobs_in_queue: int
+    factors: Factors
+
+
+class Trial(Lenient):
+    """What would become of a job if it were submitted now."""
+
+    could_run: bool
+    """Whether waiting may help it to a start; not so if it can never run as it is written."""
+    starts_now: bool
+    """Whether the next cycle would start it."""
+    why: str
+    """Why it would start where it would, or why it would not."""
+    cluster: str | None = None
+    """Where it would start, now or at ``expected_start``."""
+    expected_start: Timestamp | None = None
+    """It starts by then if runs keep to their time limits."""
+    runs_ended: int = 0
+    """How many runs of others would be ended for it."""
+    fits_empty: tuple[str, ...] = ()
+    """Clusters that would have room for it without any run."""
+    fits_now: tuple[str, ...] = ()
+    """Those of them that have room for it now."""
+    place: Place
+    reason: Reason | None = None
+    """Why it would wait; None if it would start."""
