@@ -49,6 +49,8 @@ SHAPES: tuple[Shape, ...] = (
     gang(role(cpu=1), clusters=("c1",)),
     gang(role(cpu=1), capabilities=("numa",)),
     gang(role(cpu=0)),
+    gang(role(2, cpu=2), time_limit_seconds=30),
+    gang(role(cpu=1), time_limit_seconds=60),
 )
 PATHS = ("a", "a/1", "a/2", "a/2/x", "b", "b/1", "c")
 LEAVES = ("a/1", "a/2/x", "b/1", "c")
@@ -107,9 +109,16 @@ queues = st.builds(
     ),
     st.sampled_from(PATHS),
     st.sampled_from([0.5, 1.0, 3.0]),
-    st.dictionaries(st.sampled_from(["cpu", GPU]), st.integers(0, 8), max_size=1).map(
+    st.dictionaries(
+        st.sampled_from(["cpu", GPU]),
+        st.dictionaries(
+            st.sampled_from(["limit", "guaranteed", "borrowing", "lending"]), st.integers(0, 8), min_size=1
+        ),
+        max_size=1,
+    ).map(
         lambda limits: {
-            Line(name): Quota(limit=value * 1000 if name == "cpu" else value) for name, value in limits.items()
+            Line(name): Quota(**{what: value * 1000 if name == "cpu" else value for what, value in said.items()})
+            for name, said in limits.items()
         }
     ),
     st.none() | st.integers(0, 4),
@@ -178,6 +187,9 @@ class World:
                 start.cluster_id,
                 tuple(sorted(start.sizes.items())),
                 freeze_placement(start.placement),
+                start.job.class_id,
+                NOW,
+                start.job.attempt + 1,
             )
         for hold in plan.holds:
             del self.waiting[hold.job.id]
@@ -240,7 +252,12 @@ def needs(shape: Shape, sizes: dict[str, int]) -> Counter[str]:
 def members_by_group(world: World, cluster_id: int, plan: Plan) -> dict[str, list[Resources]]:
     """What each group has to hold, member by member: runs and starts together."""
     out: dict[str, list[Resources]] = {}
-    placements = [(run.shape_id, dict(run.placement)) for run in world.runs.values() if run.cluster_id == cluster_id]
+    leaving = {one.job_id for start in plan.starts for one in start.evicts}
+    placements = [
+        (run.shape_id, dict(run.placement))
+        for run in world.runs.values()
+        if run.cluster_id == cluster_id and run.job_id not in leaving
+    ]
     placed = [(shape, {group: dict(roles) for group, roles in placement.items()}) for shape, placement in placements]
     placed += [(start.job.shape_id, start.placement) for start in plan.starts if start.cluster_id == cluster_id]
     for shape_id, placement in placed:
@@ -331,6 +348,54 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
             assert queue.max_running is None or running[queue.id] <= queue.max_running
             for name, limit in ((line.resource, quota.limit) for line, quota in queue.quotas.items()):
                 assert not wanted[name] or limit is None or used[queue.id][name] <= limit
+
+
+@given(busy_worlds())
+def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
+    """The rules, judged anew from the world: see ``scheduling/preempt.py``."""
+    plan = decide(world.view(), NOW)
+    ending = [(start.job, start.cluster_id, one) for start in plan.starts for one in start.evicts]
+    assert len({one.job_id for _, _, one in ending}) == len(ending), "nobody gives way twice"
+    used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
+    for run in world.runs.values():
+        for queue in above(world, run.queue_id):
+            used[queue.id].update(needs(SHAPES[run.shape_id - 1], dict(run.sizes)))
+    # What starts beside the exchanges makes the victims' queues larger, never smaller: only the exchanges are counted here.
+    for taker, cluster_id, one in ending:
+        run = world.runs[one.job_id]
+        assert run.cluster_id == cluster_id
+        assert run.attempt == one.attempt
+        for queue in above(world, run.queue_id):
+            used[queue.id].subtract(needs(SHAPES[run.shape_id - 1], dict(run.sizes)))
+        if run.queue_id == taker.queue_id:
+            assert run.class_id < taker.class_id
+            continue
+        common = {queue.id for queue in above(world, taker.queue_id)} & {q.id for q in above(world, run.queue_id)}
+        started = [start for start in plan.starts if start.job.queue_id == run.queue_id]
+        for queue in above(world, run.queue_id):
+            for line, quota in queue.quotas.items():
+                if queue.id not in common and quota.guaranteed and not started:
+                    taken = needs(SHAPES[run.shape_id - 1], dict(run.sizes))[line.resource]
+                    assert not taken or used[queue.id][line.resource] >= quota.guaranteed
+
+
+@given(busy_worlds(), st.integers(0, 5))
+def test_evictions_come_to_an_end(world: World, seed: int) -> None:
+    """Whoever gave way waits again; with nothing else changing, there is a cycle in which nobody gives way, and it stays so."""
+    quiet = 0
+    for _ in range(60):
+        plan = decide(world.view(seed), NOW)
+        ending = {one.job_id for start in plan.starts for one in start.evicts} | {one.job_id for one in plan.stops}
+        quiet = 0 if ending or plan.starts else quiet + 1
+        world.apply(plan)
+        for job_id in ending:
+            run = world.runs.pop(job_id)
+            world.waiting[job_id] = WaitingJob(
+                job_id, 2, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt
+            )
+        if quiet == 2:
+            return
+    raise AssertionError("runs are still ended for others after 60 cycles")
 
 
 @given(busy_worlds())

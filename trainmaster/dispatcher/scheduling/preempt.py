@@ -111,7 +111,8 @@ class Evictions:
     gone: dict[int, set[int]] = field(default_factory=dict)
     """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
-    _stops: list[tuple[int, Amounts]] | None = None
+    _leaving: dict[int, Amounts] | None = None
+    _leaving_runs: dict[int, int] = field(default_factory=dict)
 
     def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
         extra = self.extra.setdefault(cluster_id, {})
@@ -134,45 +135,50 @@ class Evictions:
 
         Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it.
         """
-        stopping = self._stopping() if for_quota else []
-        for queue_id, charge in stopping:
-            self.ledger.add(queue_id, charge, sign=-1)
+        found: list[Exchange] = []
+        # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
+        self._count_leaving(-1)
         try:
-            return self._best(key, queue, sizes, clusters, for_quota=for_quota)
+            for cluster_id in clusters:
+                exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
+                if exchange is not None and not exchange.victims:
+                    return None
+                if exchange is not None:
+                    found.append(exchange)
         finally:
-            for queue_id, charge in stopping:
-                self.ledger.add(queue_id, charge)
+            self._count_leaving(1)
+        if not for_quota:
+            found = [one for one in found if self.ledger.obstacle(queue.id, one.charge) is None]
+        return min(found, key=self._cost) if found else None
 
-    def _stopping(self) -> list[tuple[int, Amounts]]:
-        """What runs are charged that are stopping by earlier decisions."""
-        if self._stops is None:
-            self._stops = [
-                (run.queue_id, self.view.lines.charge(self.view.places_of(run)))
-                for runs in self.view.runs_on.values()
-                for run in runs.values()
-                if run.is_stopping
-            ]
-        return self._stops
+    def _count_leaving(self, sign: int) -> None:
+        for queue_id, charge in self._leaving_of().items():
+            self.ledger.add(queue_id, charge, running=self._leaving_runs[queue_id], sign=sign)
 
-    def _best(
-        self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
-    ) -> Exchange | None:
-        found: list[tuple[tuple[float, ...], Exchange]] = []
-        for cluster_id in clusters:
-            exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
-            if exchange is None:
-                continue
-            if not exchange.victims:
-                return None
-            found.append((self._cost(exchange), exchange))
-        return min(found, key=lambda item: item[0])[1] if found else None
+    def _leaving_of(self) -> dict[int, Amounts]:
+        """By queue: what runs are charged that are stopping, by decisions of this cycle and of earlier ones."""
+        if self._leaving is None:
+            self._leaving = {}
+            for runs in self.view.runs_on.values():
+                for run in runs.values():
+                    if run.is_stopping:
+                        self._leave(run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+        return self._leaving
+
+    def _leave(self, queue_id: int, charge: Amounts) -> None:
+        if self._leaving is not None:
+            total = self._leaving.setdefault(queue_id, {})
+            for line, amount in charge.items():
+                total[line] = total.get(line, 0) + amount
+            self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + 1
 
     def take(self, exchange: Exchange) -> None:
-        """The exchange is decided: its victims no longer count, neither as load nor as usage."""
+        """The exchange is decided: its victims are leaving."""
+        self._leaving_of()
         gone = self._gone(exchange.cluster_id)
         for victim in exchange.victims:
             gone.add(victim.run.job_id)
-            self.ledger.add(victim.run.queue_id, victim.charge, sign=-1)
+            self._leave(victim.run.queue_id, victim.charge)
 
     def room(self, cluster_id: int) -> Room:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
@@ -207,14 +213,12 @@ class Evictions:
                     fitted = again
                     taken.remove(victim)
             charge = trial.charge_of(fitted)
-            is_within = self.ledger.obstacle(queue.id, charge) is None
+            if self.ledger.obstacle(queue.id, charge) is not None:
+                return None
+            return Exchange(cluster_id, tuple(taken), size, fitted, charge, not for_quota)
         finally:
             for victim in taken:
                 trial.put_back(victim)
-        if not for_quota:
-            # Victims and taker are both counted for a while.
-            is_within = self.ledger.obstacle(queue.id, charge) is None
-        return Exchange(cluster_id, tuple(taken), size, fitted, charge, not for_quota) if is_within else None
 
     def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
         """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
