@@ -221,6 +221,11 @@ class TestStrictOrder:
         view.job("over", simple(cpu=1, memory=2), queue="s")
         assert view.job("small", queue="s").cycle().started == ["small"]
 
+    def test_a_strict_queue_that_is_blocked_costs_its_siblings_no_turn(self) -> None:
+        view = self.queue().queue("a").queue("z").run("there", simple(cpu=1), on="c", of="high")
+        view.job("big", simple(2, cpu=2), queue="s").job("a", queue="a").job("z", queue="z")
+        assert sorted(view.cycle().started) == ["a", "z"]
+
     def test_jobs_start_in_order_as_long_as_they_fit(self) -> None:
         view = self.queue().jobs(3, "s#", simple(cpu=1), queue="s").job("big", simple(2, cpu=2), queue="s")
         assert view.job("last", queue="s").cycle().started == ["s#1", "s#2", "s#3"]

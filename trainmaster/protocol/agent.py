@@ -5,9 +5,9 @@ Level-triggered: each side states what it holds; losing, repeating or reordering
 """
 
 import hashlib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.ids import RunRef
@@ -44,10 +44,16 @@ class NodeGroup(Lenient):
     """Ordered from wide to narrow, such as (("zone", "a"), ("rack", "r1")); the host itself is not in it."""
 
 
+def _names_differ(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+    if len({group.name for group in groups}) < len(groups):
+        raise ValueError("two node groups have the same name")
+    return groups
+
+
 class CapacityReport(Lenient):
     """What an agent says its cluster has."""
 
-    groups: tuple[NodeGroup, ...]
+    groups: Annotated[tuple[NodeGroup, ...], AfterValidator(_names_differ)]
     runtime: str
     scheduler: str
     capabilities: tuple[str, ...] = ()

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size, allows, fit, take
-from trainmaster.dispatcher.scheduling.room import Room, fill, laid_out
+from trainmaster.dispatcher.scheduling.room import Room, add_members, fill, laid_out
 from trainmaster.dispatcher.scheduling.view import LoadKey, View, load_of
-from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
 
 STAYS = 0.9
@@ -41,8 +40,8 @@ class Later:
 
     def __init__(self, view: View, cluster_id: int, now: float) -> None:
         self._view = view
-        self._report: CapacityReport | None = view.clusters[cluster_id].report
-        self._endless: dict[LoadKey, int] = {}
+        self._cluster_id = cluster_id
+        self._endless: dict[str, dict[LoadKey, int]] = {}
         self._ends: list[tuple[float, tuple[tuple[LoadKey, int], ...]]] = []
         self._now = now
         self._rooms: dict[int, Room] = {}
@@ -53,8 +52,7 @@ class Later:
         """Something more runs there."""
         self._rooms.clear()
         if ends_at == inf:
-            for key, count in load:
-                self._endless[key] = self._endless.get(key, 0) + count
+            add_members(self._endless, load)
         else:
             self._ends.append((max(ends_at, self._now + _OVERDUE_SECONDS), tuple(load)))
 
@@ -79,7 +77,7 @@ class Later:
     def room(self, at: float) -> Room:
         """The cluster when every run that ends by ``at`` has ended; a room of the caller's own."""
         times = self._times()
-        return Room(self._room(bisect_right(times, at), times).nodes)
+        return self._room(bisect_right(times, at), times).copy()
 
     def _times(self) -> list[float]:
         self._ends.sort(key=lambda entry: entry[0])
@@ -91,9 +89,8 @@ class Later:
         if room is None:
             load = dict(self._endless)
             for _, entry in self._ends[self._index_after(times[passed - 1]) if passed else 0 :]:
-                for key, count in entry:
-                    load[key] = load.get(key, 0) + count
-            room = self._rooms[passed] = laid_out(self._view, self._report, load)
+                add_members(load, entry)
+            room = self._rooms[passed] = laid_out(self._view, self._cluster_id, load)
         return room
 
     def _index_after(self, at: float) -> int:
@@ -124,11 +121,10 @@ class Kept:
 
     def _holds(self, needs: Mapping[str, Resources], placement: Mapping[str, Mapping[str, int]]) -> Room | None:
         """What is left beside the reserved gang and these members; None if they do not all fit."""
-        work = list(self.beside.nodes)
+        work = dict(self.beside.groups)
         for group, roles in placement.items():
-            suiting = {id(one.group) for one in work if one.group.name == group}
             for role, count in roles.items():
-                missing, _ = fill(work, needs[role], count, suiting)
+                missing, _ = fill(work, needs[role], count, (group,) if group in work else ())
                 if missing:
                     return None
         return Room(work)
@@ -180,7 +176,7 @@ class Reservations:
             kept = Kept(Reservation(job_id, name, best, at), beside)
         elif accumulates:
             chosen = old.cluster_id if old is not None and old.cluster_id in times else best
-            kept = Kept(Reservation(job_id, name, chosen, inf), Room(()), self._groups_for(shape, chosen))
+            kept = Kept(Reservation(job_id, name, chosen, inf), Room({}), self._groups_for(shape, chosen))
         else:
             return None
         self.kept[kept.reservation.cluster_id] = kept

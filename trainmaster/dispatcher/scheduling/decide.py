@@ -17,7 +17,7 @@ from trainmaster.dispatcher.scheduling.order import Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
-from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LoadKey, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
@@ -59,11 +59,7 @@ class _Rooms:
         return self.now_free[cluster_id]
 
     def empty(self, cluster: Cluster) -> Room:
-        room: Room | None = self.view.empty_rooms.get(cluster.id)
-        if room is None:
-            room = Room.empty(cluster.report) if cluster.report else Room([])
-            self.view.empty_rooms[cluster.id] = room
-        return room
+        return empty_room(self.view, cluster.id)
 
     def capacity(self, cluster: Cluster) -> Amounts:
         """What the empty cluster has on each line."""
@@ -172,8 +168,8 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
         else:
             plan.reasons[key] = outcome
             if queue.order is Order.STRICT and outcome.tier in (Tier.QUOTA, Tier.CAPACITY) and not outcome.for_ever:
-                for behind in turns.close(key):
-                    plan.reasons[behind] = explain.behind(queue, job)
+                behind = explain.behind(queue, job)
+                plan.reasons |= dict.fromkeys(turns.close(key), behind)
             else:
                 turns.block(key)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}

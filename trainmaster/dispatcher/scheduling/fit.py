@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.lines import product_of
-from trainmaster.dispatcher.scheduling.room import Nodes, Room, by_size, fill
+from trainmaster.dispatcher.scheduling.room import Groups, Nodes, Room, by_size, fill
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
 
@@ -25,10 +25,11 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A packing: how many members of each role each group takes, and what all nodes of the cluster are left with."""
+    """A packing: how many members of each role each group takes, what these groups are left with, and what it takes in all."""
 
     placement: dict[str, dict[str, int]]
-    after: list[Nodes]
+    after: Groups
+    needs: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,87 +55,98 @@ def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | No
     """Try to place so many members of each role; the room is the same afterwards. ``product``: the only one to be given."""
     roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
     if shape.required_level is None:
-        return _pack(roles, members, room.nodes, [], product)
+        return _pack(roles, members, room, room.groups, product)
+    if shape.required_level == HOST_LEVEL:
+        return _on_one_node(roles, members, room, product)
     tried, shortfall = 0, Shortfall("")
     for domain in _domains(room, shape.required_level):
-        outcome = _pack(roles, members, domain.inside, domain.outside, product)
+        outcome = _pack(roles, members, room, domain, product)
         if isinstance(outcome, Fitted):
             return outcome
         tried, shortfall = tried + 1, outcome
+    return _in_no_domain(shape.required_level, tried, tried, shortfall)
+
+
+def _in_no_domain(level: str, tried: int, places: int, last: Shortfall) -> Shortfall:
     if not tried:
-        return Shortfall(f"no node has the topology level {shape.required_level!r}")
-    places = sum(one.count for one in room.nodes) if shape.required_level == HOST_LEVEL else tried
-    return Shortfall(
-        f"{shortfall.sentence} in one {shape.required_level}"
-        if places == 1
-        else f"no {shape.required_level} has room for all members; in the last one looked at, {shortfall.sentence}"
-    )
+        return Shortfall(f"no node has the topology level {level!r}")
+    if places == 1:
+        return Shortfall(f"{last.sentence} in one {level}")
+    return Shortfall(f"no {level} has room for all members; in the last one looked at, {last.sentence}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Domain:
-    """The nodes at one place of a topology level, and all others."""
+def _on_one_node(
+    roles: list[RoleShape], members: dict[str, int], room: Room, product: Product | None
+) -> Fitted | Shortfall:
+    """Each node is a domain; of nodes alike, one stands for all."""
+    tried, shortfall = 0, Shortfall("")
+    for name, entries in room.groups.items():
+        for one in entries:
+            outcome = _pack(roles, members, room, {name: (Nodes(one.group, one.free, 1),)}, product)
+            if isinstance(outcome, Fitted):
+                rest = [Nodes(o.group, o.free, o.count - (o is one)) for o in entries if o.count > (o is one)]
+                after: Groups = {name: [*outcome.after.get(name, (Nodes(one.group, one.free, 1),)), *rest]}
+                return Fitted(outcome.placement, after, outcome.needs)
+            tried, shortfall = tried + 1, outcome
+    return _in_no_domain(HOST_LEVEL, tried, sum(one.count for one in room.nodes), shortfall)
 
-    inside: list[Nodes]
-    outside: list[Nodes]
 
-
-def _domains(room: Room, level: str) -> Iterator[_Domain]:
+def _domains(room: Room, level: str) -> Iterator[Groups]:
     """The domains of ``level``, small ones first. A place is named with all wider levels, as two zones may have a rack ``r1``."""
-    if level == HOST_LEVEL:
-        # Each node is a domain; of nodes alike, one stands for all.
-        for one in room.nodes:
-            rest = [Nodes(one.group, one.free, one.count - 1) if other is one else other for other in room.nodes]
-            yield _Domain([Nodes(one.group, one.free, 1)], rest)
-        return
-    places: dict[tuple[str, ...], list[Nodes]] = {}
-    for one in room.nodes:
-        keys = [key for key, _ in one.group.topology]
+    places: dict[tuple[str, ...], Groups] = {}
+    for name, entries in room.groups.items():
+        topology = entries[0].group.topology
+        keys = [key for key, _ in topology]
         if level in keys:
-            path = tuple(value for _, value in one.group.topology[: keys.index(level) + 1])
-            places.setdefault(path, []).append(one)
-    ordered = sorted(places.items(), key=lambda item: (sum(one.count for one in item[1]), item[0]))
-    for _, inside in ordered:
-        yield _Domain(inside, [one for one in room.nodes if one not in inside])
+            path = tuple(value for _, value in topology[: keys.index(level) + 1])
+            places.setdefault(path, {})[name] = entries
+    sizes = {path: sum(one.count for entries in inside.values() for one in entries) for path, inside in places.items()}
+    yield from (places[path] for path in sorted(places, key=lambda path: (sizes[path], path)))
 
 
 def take(room: Room, fitted: Fitted) -> None:
-    """Take a packing from the room it was found in, which must be as it was then."""
-    joined: dict[tuple[int, tuple[tuple[str, int], ...]], Nodes] = {}
-    for one in fitted.after:
-        if one.count:
-            key = (id(one.group), tuple(sorted(one.free.items())))
-            other = joined.get(key)
-            joined[key] = one if other is None else Nodes(one.group, one.free, one.count + other.count)
-    room.put(list(joined.values()))
+    """Take a packing from the room it was found in, whose groups must be as they were then."""
+    room.put(fitted.after, fitted.needs)
 
 
 def _pack(
-    roles: list[RoleShape],
-    members: dict[str, int],
-    nodes: list[Nodes],
-    outside: list[Nodes],
-    product: Product | None,
+    roles: list[RoleShape], members: dict[str, int], room: Room, groups: Groups, product: Product | None
 ) -> Fitted | Shortfall:
-    work = list(nodes)
+    work = dict(groups)
     placement: dict[str, dict[str, int]] = {}
+    needs: Resources = {}
     for role in roles:
         wanted = members.get(role.name, 0)
         if not wanted:
             continue
-        groups = {id(one.group): one.group for one in work}
-        suiting = {key for key, group in groups.items() if allows(role, group)}
-        if product is not None and product.resource in role.needs:
-            suiting = {key for key in suiting if product_of(groups[key]) == product.name}
+        suiting = _suiting(role, room, product)
+        if groups is not room.groups:
+            suiting = tuple(name for name in suiting if name in groups)
         if not suiting:
             return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
         missing, placed = fill(work, role.needs, wanted, suiting)
         if missing:
-            feasible = [one for one in work if id(one.group) in suiting]
+            feasible = [one for name in suiting for one in work[name]]
             return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
         for group, count in placed.items():
             placement.setdefault(group, {})[role.name] = count
-    return Fitted(placement, [*work, *outside])
+        for name, amount in role.needs.items():
+            needs[name] = needs.get(name, 0) + amount * wanted
+    return Fitted(placement, {name: work[name] for name in placement}, needs)
+
+
+def _suiting(role: RoleShape, room: Room, product: Product | None) -> tuple[str, ...]:
+    """The groups whose nodes a role's members may be on, worked out once for all rooms of a cluster."""
+    narrowed = product if product is not None and product.resource in role.needs else None
+    key = (role, narrowed)
+    found = room.suiting.get(key)
+    if found is None:
+        found = room.suiting[key] = tuple(
+            name
+            for name, entries in room.groups.items()
+            if allows(role, entries[0].group) and (narrowed is None or product_of(entries[0].group) == narrowed.name)
+        )
+    return found
 
 
 def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
 from trainmaster.dispatcher.scheduling.lines import Amounts, plain
 from trainmaster.dispatcher.scheduling.quota import Ledger
-from trainmaster.dispatcher.scheduling.room import Room, laid_out, needs_of_load
+from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out, needs_of_load
 from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import Preemption
@@ -59,7 +59,7 @@ class _Trial:
     cluster_id: int
     key: ClassKey
     size: Size
-    load: dict[LoadKey, int]
+    load: dict[str, dict[LoadKey, int]]
     need: Amounts = field(init=False)
     """Of plain lines: on which narrowed ones the gang is charged is known only once it is placed."""
     _free: Resources = field(init=False)
@@ -69,7 +69,7 @@ class _Trial:
         self._free = dict(self._room().total())
 
     def _room(self) -> Room:
-        return laid_out(self.view, self.view.clusters[self.cluster_id].report, self.load)
+        return laid_out(self.view, self.cluster_id, self.load)
 
     def fits(self, queue: Queue) -> Fitted | None:
         if any(self._free.get(name, 0) < amount for name, amount in self.size.needs.items()):
@@ -87,10 +87,9 @@ class _Trial:
 
     def _move(self, victim: Victim, sign: int) -> None:
         self.ledger.add(victim.run.queue_id, victim.charge, sign=sign)
-        for key, count in load_of(victim.run):
-            self.load[key] = self.load.get(key, 0) + sign * count
-            if not self.load[key]:
-                del self.load[key]
+        members = load_of(victim.run)
+        add_members(self.load, members, sign)
+        for key, count in members:
             for name, amount in needs_of_load(self.view, key).items():
                 self._free[name] = self._free.get(name, 0) - sign * amount * count
 
@@ -183,9 +182,8 @@ class Evictions:
     def room(self, cluster_id: int) -> Room:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
         load = dict(self.view.load.get(cluster_id, {}))
-        for key, count in self.extra.get(cluster_id, {}).items():
-            load[key] = load.get(key, 0) + count
-        return laid_out(self.view, self.view.clusters[cluster_id].report, load)
+        add_members(load, self.extra.get(cluster_id, {}).items())
+        return laid_out(self.view, cluster_id, load)
 
     # One cluster
 
@@ -286,13 +284,11 @@ class Evictions:
             self.gone[cluster_id] = {run.job_id for run in runs if run.is_stopping}
         return self.gone[cluster_id]
 
-    def _load(self, cluster_id: int) -> dict[LoadKey, int]:
+    def _load(self, cluster_id: int) -> dict[str, dict[LoadKey, int]]:
         """What is on a cluster once everything that is stopping has gone."""
         load = dict(self.view.load.get(cluster_id, {}))
-        for key, count in self.extra.get(cluster_id, {}).items():
-            load[key] = load.get(key, 0) + count
+        add_members(load, self.extra.get(cluster_id, {}).items())
         runs = self.view.runs_on.get(cluster_id, {})
         for job_id in self._gone(cluster_id):
-            for key, count in load_of(runs[job_id]):
-                load[key] -= count
-        return {key: count for key, count in load.items() if count}
+            add_members(load, load_of(runs[job_id]), -1)
+        return load

@@ -179,8 +179,10 @@ class View:
         """By cluster and node group, and under no name the kind of the cluster; as its runs were charged."""
         self._places: dict[int, dict[Any, Amounts]] = {}
         """By cluster: what runs alike take, by place."""
-        self.load: dict[int, dict[LoadKey, int]] = {}
-        """By cluster: how many members of live runs are there, by what they need and where."""
+        self.load: dict[int, dict[str, dict[LoadKey, int]]] = {}
+        """By cluster and node group: how many members of live runs are there, by what they need."""
+        self.laid: dict[int, dict[str, Any]] = {}
+        """By cluster and node group: what its nodes are left with under that load, as far as it was asked since it changed."""
         self.runs_on: dict[int, dict[int, LiveRun]] = {}
         """By cluster, then by job."""
         self.used: dict[int, Amounts] = {}
@@ -254,6 +256,7 @@ class View:
 
     def _forget_derived(self, cluster_id: int) -> None:
         self.empty_rooms.pop(cluster_id, None)
+        self.laid.pop(cluster_id, None)
         if len(self.ruled_out) > _MOST_KEPT:
             self.ruled_out.clear()
         for verdicts in self.ruled_out.values():
@@ -303,9 +306,13 @@ class View:
             self._count(run, -1)
 
     def _count(self, run: LiveRun, sign: int) -> None:
-        load = self.load.setdefault(run.cluster_id, {})
+        load, laid = self.load.setdefault(run.cluster_id, {}), self.laid.get(run.cluster_id, {})
         for key, count in load_of(run):
-            _add(load, key, sign * count)
+            group = load.setdefault(key.group, {})
+            _add(group, key, sign * count)
+            if not group:
+                del load[key.group]
+            laid.pop(key.group, None)
         on = self.runs_on.setdefault(run.cluster_id, {})
         if sign > 0:
             on[run.job_id] = run
