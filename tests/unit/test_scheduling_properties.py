@@ -487,6 +487,11 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
     match token:
         case Token.QUEUE_HELD:
             world.queues = {number: replace(queue, state=QueueState.OPEN) for number, queue in world.queues.items()}
+        case Token.BORROWING_LIMIT | Token.KEPT_FOR_OTHERS:
+            world.queues = {
+                number: replace(queue, quotas={line: Quota(limit=quota.limit) for line, quota in queue.quotas.items()})
+                for number, queue in world.queues.items()
+            }
         case Token.QUEUE_LIMIT:
             open_ended = {number: replace(queue, quotas={}, max_running=None) for number, queue in world.queues.items()}
             world.queues = open_ended
@@ -499,7 +504,7 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
                 world.clusters[number] = replace(cluster, report=report)
         case Token.COOLING_DOWN:
             world.avoided = {}
-        case Token.INSUFFICIENT_CAPACITY:
+        case Token.INSUFFICIENT_CAPACITY | Token.PREEMPTING:
             world.runs = {}
         case _:
             return False

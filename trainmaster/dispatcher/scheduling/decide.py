@@ -244,7 +244,7 @@ def _exchange(
     cycle: _Cycle, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int] | None
 ) -> Exchange | None:
     """Runs that may be ended for a class that lacks room on these clusters or, where none are named, quota."""
-    if not cycle.evictions.may_help(key, queue):
+    if not cycle.evictions.may_help(key, queue, sizes[-1]):
         return None
     if clusters is None:
         alike = _Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)

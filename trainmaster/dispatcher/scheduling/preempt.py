@@ -25,9 +25,6 @@ from trainmaster.protocol.states import Preemption
 PAUSE_SECONDS = 60.0
 """For how long after a cluster has lost nodes no other queue's run is ended there: nodes that come back would undo it."""
 
-_MOST_TRIED = 2_000
-"""Runs on one cluster that are looked at for one job, the best victims first."""
-
 
 class Victim(NamedTuple):
     """A run to be ended, and by which of the two rules."""
@@ -50,6 +47,11 @@ class Exchange(NamedTuple):
     exceeded even for a moment."""
 
 
+def plain_needs(size: Size) -> Amounts:
+    """What a gang of this size needs of each plain line."""
+    return {plain(name): amount for name, amount in size.needs.items() if amount}
+
+
 @dataclass(slots=True)
 class _Trial:
     """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
@@ -65,7 +67,7 @@ class _Trial:
     _free: Resources = field(init=False)
 
     def __post_init__(self) -> None:
-        self.need = {plain(name): amount for name, amount in self.size.needs.items() if amount}
+        self.need = plain_needs(self.size)
         self._free = dict(self._room().total())
 
     def _room(self) -> Room:
@@ -110,6 +112,7 @@ class Evictions:
     gone: dict[int, set[int]] = field(default_factory=dict)
     """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
+    _by_queue: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
     _leaving: dict[int, Amounts] | None = None
     _leaving_runs: dict[int, int] = field(default_factory=dict)
 
@@ -118,14 +121,19 @@ class Evictions:
         for key, count in load.items():
             extra[key] = extra.get(key, 0) + count
 
-    def may_help(self, key: ClassKey, queue: Queue) -> bool:
+    def may_help(self, key: ClassKey, queue: Queue, size: Size) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
+        return self._has_lower(key, queue) or self._is_owed(queue, plain_needs(size))
+
+    def _has_lower(self, key: ClassKey, queue: Queue) -> bool:
+        """Whether its own queue has runs of a lower class."""
         value = self.view.classes[key.class_id].value
-        lower = any(
-            of is not None and of.preemptible and of.value < value
-            for of in (self.view.classes.get(class_id) for class_id in self.view.running_classes)
-        )
-        return lower or any(self.ledger.guarantee(queue, line) for line in self.ledger.guaranteed)
+        of_queue = (self.view.classes.get(class_id) for class_id in self.view.running_classes.get(queue.id, ()))
+        return any(of is not None and of.preemptible and of.value < value for of in of_queue)
+
+    def _is_owed(self, queue: Queue, need: Amounts) -> bool:
+        """Whether the queue itself would still be within its guarantee, and has one on what is needed."""
+        return any(self.ledger.guarantee(queue, line) for line in need) and self.ledger.within_guarantee(queue, need)
 
     def find(
         self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
@@ -222,27 +230,34 @@ class Evictions:
         """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
         view, ledger = self.view, self.ledger
         value = view.classes[key.class_id].value
+        may_reclaim = view.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now and self._is_owed(queue, need)
         taker = view.ancestry(queue.id)
-        may_reclaim = view.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now
-        is_owed = may_reclaim and any(ledger.guarantee(queue, line) for line in need)
-        for run in self._ranked(cluster_id):
-            if run.job_id in self._gone(cluster_id):
+        too_much = {one.id for one in taker if not ledger.within_guarantee(one, need)} if may_reclaim else set()
+        gone = self._gone(cluster_id)
+        for run in self._ranked(cluster_id) if may_reclaim else self._ranked_of(cluster_id, queue.id):
+            owner, of = view.queues.get(run.queue_id), view.classes.get(run.class_id)
+            if run.job_id in gone or owner is None or of is None or not of.preemptible:
                 continue
-            owner = view.queues.get(run.queue_id)
-            of = view.classes.get(run.class_id)
-            if owner is None or of is None or not of.preemptible or owner.preemption is Preemption.NEVER:
-                continue
-            charge = view.lines.charge(view.places_of(run))
             if owner.id == queue.id:
-                if of.value < value:
-                    yield Victim(run, True, charge)
-            elif is_owed and owner.preemption is Preemption.ANY_BORROWER:
+                if of.value < value and owner.preemption is not Preemption.NEVER:
+                    yield Victim(run, True, view.lines.charge(view.places_of(run)))
+            elif owner.preemption is Preemption.ANY_BORROWER:
                 giver = view.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
-                if all(ledger.within_guarantee(one, need) for one in taker if one.id not in common) and all(
+                charge = view.lines.charge(view.places_of(run))
+                if too_much <= common and all(
                     ledger.keeps_guarantee(one, charge) for one in giver if one.id not in common
                 ):
                     yield Victim(run, False, charge)
+
+    def _ranked_of(self, cluster_id: int, queue_id: int) -> list[LiveRun]:
+        """The runs of one queue among those of a cluster that may be ended."""
+        by_queue = self._by_queue.get(cluster_id)
+        if by_queue is None:
+            by_queue = self._by_queue[cluster_id] = {}
+            for run in self._ranked(cluster_id):
+                by_queue.setdefault(run.queue_id, []).append(run)
+        return by_queue.get(queue_id, [])
 
     def _ranked(self, cluster_id: int) -> list[LiveRun]:
         """The runs of a cluster that may be ended at all: of the queue that is most over its guarantee, of the lowest class, with
@@ -266,7 +281,7 @@ class Evictions:
                     -run.began_at,
                     run.job_id,
                 ),
-            )[:_MOST_TRIED]
+            )
         return ranked
 
     def _work(self, run: LiveRun) -> float:

@@ -189,8 +189,8 @@ class View:
         """By queue: what its own live runs take, by place."""
         self.running: dict[int, int] = {}
         """By queue: how many live runs are its own."""
-        self.running_classes: dict[int, int] = {}
-        """By priority class: how many live runs have it."""
+        self.running_classes: dict[int, dict[int, int]] = {}
+        """By queue and priority class: how many live runs there are."""
         self.ruled_out: dict[tuple[int, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
         """By shape and kinds that a queue allows: what only a change of a cluster mends, by cluster, as far as it was asked."""
         self.shrunk_at: dict[int, float] = {}
@@ -319,7 +319,10 @@ class View:
         else:
             del on[run.job_id]
         _add(self.running, run.queue_id, sign)
-        _add(self.running_classes, run.class_id, sign)
+        classes = self.running_classes.setdefault(run.queue_id, {})
+        _add(classes, run.class_id, sign)
+        if not classes:
+            del self.running_classes[run.queue_id]
         self._charge(run, sign)
 
     def _charge(self, run: LiveRun, sign: int) -> None:
