@@ -433,7 +433,7 @@ def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World
     assert len(plan.starts) <= most_starts
     gone = {job.id for job in plan.jobs}
     left = {view.class_of(job_id) for job_id in world.waiting if job_id not in gone}
-    assert set(plan.reasons) == left
+    assert set(plan.reasons) <= left if plan.is_cut else set(plan.reasons) == left
     for reason in plan.reasons.values():
         assert reason.tier is reason.token.tier
         assert reason.sentence.endswith(".")

@@ -84,6 +84,11 @@ def test_what_runs_counts_for_the_queue_and_all_above_it() -> None:
     assert len(view.cycle().started) == 2
 
 
+def test_runs_that_need_nothing_count_as_running_jobs() -> None:
+    view = plenty(ViewBuilder().queue("a", max_running=1)).run("there", simple(cpu=0), on="c", queue="a")
+    assert view.job("j", queue="a").cycle().started == []
+
+
 def test_jobs_of_another_shape_may_still_fit_the_limit() -> None:
     view = plenty(ViewBuilder().queue("a", limits={"cpu": 3}))
     view.job("big", simple(cpu=2), queue="a").job("big2", simple(cpu=2), queue="a").job("small", queue="a")

@@ -42,7 +42,6 @@ class Token(StrEnum):
     UNREACHABLE = "ClustersUnreachable"
     CORDONED = "ClustersCordoned"
     COOLING_DOWN = "CoolingDown"
-    CYCLE_LIMIT = "CycleLimit"
     BEING_PLACED = "BeingPlaced"
     RUNNING = "Running"
     ENDED = "Ended"
@@ -75,7 +74,6 @@ _TIERS = {
     Token.UNREACHABLE: Tier.CAPACITY,
     Token.CORDONED: Tier.CAPACITY,
     Token.COOLING_DOWN: Tier.CAPACITY,
-    Token.CYCLE_LIMIT: Tier.UNSEEN,
     Token.BEING_PLACED: Tier.PLACING,
     Token.RUNNING: Tier.NONE,
     Token.ENDED: Tier.NONE,

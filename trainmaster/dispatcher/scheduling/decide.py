@@ -3,25 +3,26 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from heapq import nlargest
+from heapq import nsmallest
 from typing import NamedTuple
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, size_choices, take
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, plain, product_of
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.order import Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
-from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
+from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange, plain_needs
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LoadKey, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
+from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
 from trainmaster.protocol.states import ClusterKind, Order
 
 MOST_STARTS = 2000
@@ -45,6 +46,9 @@ class _Rooms:
     """By shape, size, cluster and product. Rooms only shrink during a cycle, so what had no room is not tried again."""
     options: dict[int, dict[tuple[int, int, Product | None], "_Option | Verdict"]] = field(default_factory=dict)
     """By cluster, then by shape, number of sizes and product: holds until something is taken from the cluster's room."""
+    changes: list[int] = field(default_factory=list)
+    """The clusters whose rooms have changed, in order, so that a standing knows what it has not seen yet."""
+    standings: dict["_Alike", "_Standing"] = field(default_factory=dict)
     candidates: dict["_Alike", list[tuple[Cluster, Verdict | None]]] = field(default_factory=dict)
     """The clusters by name for jobs alike, with what rules each out whatever its room is."""
 
@@ -86,12 +90,16 @@ class _Rooms:
 
     def take(self, option: "_Option") -> None:
         take(self.free(option.cluster.id), option.fitted)
-        self.options.pop(option.cluster.id, None)
+        self._note_change(option.cluster.id)
 
     def replace(self, cluster_id: int, room: Room) -> None:
         """The room of a cluster after runs were ended there for a job."""
         self.now_free[cluster_id] = room
+        self._note_change(cluster_id)
+
+    def _note_change(self, cluster_id: int) -> None:
         self.options.pop(cluster_id, None)
+        self.changes.append(cluster_id)
 
     def looked_at(self, alike: "_Alike", now: float) -> list[tuple[Cluster, Verdict | None]]:
         if alike not in self.candidates:
@@ -113,6 +121,27 @@ class _Option:
     product: Product | None
 
 
+@dataclass(slots=True)
+class _Standing:
+    """How the clusters stand for jobs alike, kept up to date as rooms change: where they fit, the best first, and where not."""
+
+    ranked: list[tuple[float, str, "_Option"]] = field(default_factory=list)
+    rank_of: dict[int, tuple[float, str, "_Option"]] = field(default_factory=dict)
+    lacks: dict[int, Verdict] = field(default_factory=dict)
+    seen: int = 0
+
+    def put(self, cluster: Cluster, outcome: "_Option | Verdict") -> None:
+        old = self.rank_of.pop(cluster.id, None)
+        if old is not None:
+            del self.ranked[bisect_left(self.ranked, old[:2], key=lambda entry: entry[:2])]
+        if isinstance(outcome, Verdict):
+            self.lacks[cluster.id] = outcome
+            return
+        self.lacks.pop(cluster.id, None)
+        entry = self.rank_of[cluster.id] = (-outcome.total, cluster.name, outcome)
+        insort(self.ranked, entry, key=lambda one: one[:2])
+
+
 class _Alike(NamedTuple):
     """What of a class decides where it may go and whether it fits: all classes alike in it are blocked once one of them is."""
 
@@ -130,17 +159,16 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     rooms = _Rooms(view)
     ledger = Ledger(view, capacity(view, rooms, now))
     turns = Turns(view, ledger, now)
-    blocked: dict[_Alike, Reason] = {}
+    blocked: dict[_Alike, tuple[Reason, list[int]]] = {}
     reservations = Reservations(view, now, view.reservations)
     evictions = Evictions(view, ledger, now)
     cycle = _Cycle(rooms, ledger, reservations, evictions, blocked, now)
     while (turn := turns.next()) is not None:
+        if len(plan.starts) >= most_starts:
+            plan.is_cut = True
+            break
         key, job_id = turn
         job = view.jobs[job_id]
-        if len(plan.starts) >= most_starts:
-            plan.reasons[key] = explain.reason(Token.CYCLE_LIMIT, "Other jobs were started first in this cycle.")
-            turns.block(key)
-            continue
         queue = view.queues[key.queue_id]
         outcome = _attempt(cycle, job, key, queue)
         if isinstance(outcome, _Choice):
@@ -148,7 +176,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             rooms.take(best)
             ledger.add(queue.id, best.charge)
             _note_start(cycle, job, best.cluster.id, best.fitted)
-            plan.starts.append(_start(job, best, outcome.options, outcome.verdicts))
+            plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
             turns.done(key)
         elif isinstance(outcome, Exchange) and not outcome.at_once:
             evictions.take(outcome)
@@ -178,11 +206,11 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The best option, the others, and what the remaining clusters lack."""
+    """The best option, the best ones with it among them, and what the remaining clusters lack."""
 
     best: _Option
-    options: list[_Option]
-    verdicts: list[Verdict]
+    top: list[_Option]
+    verdicts: Collection[Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,32 +221,67 @@ class _Cycle:
     ledger: Ledger
     reservations: Reservations
     evictions: Evictions
-    blocked: dict[_Alike, Reason]
+    blocked: dict[_Alike, tuple[Reason, list[int]]]
+    """By what is alike: why it is blocked, and the clusters that lack room for it."""
     now: float
+    prepared: dict[ClassKey, "_Prepared"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What holds for a class during a whole cycle. ``stops``: why it cannot start whatever happens in it."""
+
+    sizes: list[Size]
+    charges: list[Amounts]
+    limit: float
+    stops: Reason | None
+
+
+def _prepare(cycle: _Cycle, key: ClassKey, queue: Queue) -> _Prepared:
+    known = cycle.prepared.get(key)
+    if known is None:
+        view, sizes = cycle.rooms.view, cycle.rooms.sizes_of(key.shape_id)
+        charges = [plain_needs(size) for size in sizes]
+        closed = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
+        for_ever = cycle.ledger.never(queue.id, charges[-1])
+        stops = None
+        if closed is not None:
+            stops = explain.queue_closed(closed)
+        elif for_ever is not None:
+            stops = explain.over_quota(for_ever, for_ever=True)
+        limit = view.limit_of(key.shape_id, queue.id)
+        known = cycle.prepared[key] = _Prepared(sizes, charges, limit, stops)
+    return known
 
 
 def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Choice | Exchange | Reason | str:
     """Where the first job of a class starts, or why it does not; as a text, why it has to be held."""
-    view, ledger, sizes = cycle.rooms.view, cycle.ledger, cycle.rooms.sizes_of(key.shape_id)
-    held = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
-    if held is not None:
-        return explain.queue_closed(held)
-    charges = [{plain(name): amount for name, amount in size.needs.items() if amount} for size in sizes]
-    for_ever = ledger.never(queue.id, charges[-1])
-    if for_ever is not None:
-        return explain.over_quota(for_ever, for_ever=True)
-    obstacle = ledger.obstacle(queue.id, charges[-1])
+    view, ledger = cycle.rooms.view, cycle.ledger
+    prepared = _prepare(cycle, key, queue)
+    if prepared.stops is not None:
+        return prepared.stops
+    allowed = prepared.sizes
+    obstacle = ledger.obstacle(queue.id, prepared.charges[-1])
     if obstacle is not None:
-        return _exchange(cycle, key, queue, sizes, None) or explain.over_quota(obstacle)
-    allowed = [size for size, charge in zip(sizes, charges, strict=True) if ledger.obstacle(queue.id, charge) is None]
-    limit = view.limit_of(key.shape_id, queue.id)
-    alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, limit)
+        return _exchange(cycle, key, queue, allowed, None) or explain.over_quota(obstacle)
+    if len(allowed) > 1:
+        both = zip(prepared.sizes, prepared.charges, strict=True)
+        allowed = [size for size, charge in both if ledger.obstacle(queue.id, charge) is None]
+    alike = _Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit)
     if alike in cycle.blocked:
-        return cycle.blocked[alike]
-    look = _look(cycle, alike, job, queue, allowed)
+        # Whether runs may be ended for it depends on its queue and class.
+        reason, full = cycle.blocked[alike]
+        return _exchange(cycle, key, queue, allowed, full) or reason
+    look = _quick_look(cycle, alike, queue, allowed)
+    if isinstance(look, _Choice):
+        return look
+    if look is None:
+        look = _look(cycle, alike, job, queue, allowed)
     if look.options:
-        best = min(look.options, key=lambda option: (-option.total, option.cluster.name, option.product or ("", "")))
-        return _Choice(best, look.options, look.verdicts)
+        top = nsmallest(
+            MOST_TOLD + 1, look.options, key=lambda one: (-one.total, one.cluster.name, one.product or ("", ""))
+        )
+        return _Choice(top[0], top, look.verdicts)
     if look.over:
         return explain.over_quota(look.over[0], look.verdicts)
     if alike.avoided and _returned_everywhere(look.verdicts):
@@ -236,7 +299,7 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
     )
     reason = explain.blocked(look.verdicts)
-    cycle.blocked[alike] = reason
+    cycle.blocked[alike] = reason, look.full
     return reason if reservation is None else explain.expected(reason, reservation, view)
 
 
@@ -336,6 +399,36 @@ class _Look:
     verdicts: list[Verdict] = field(default_factory=list)
     full: list[int] = field(default_factory=list)
     over: list[Obstacle] = field(default_factory=list)
+
+
+def _quick_look(cycle: _Cycle, alike: _Alike, queue: Queue, sizes: list[Size]) -> "_Choice | _Look | None":
+    """The same as a look where neither quota depends on the place nor anything is kept for others; None where it does.
+
+    Only clusters that have changed since the last look are looked at again.
+    """
+    rooms = cycle.rooms
+    if cycle.reservations.kept or rooms.view.lines.any_narrowed:
+        return None
+    standing = rooms.standings.get(alike)
+    if standing is None:
+        standing = rooms.standings[alike] = _Standing()
+        changed = [cluster for cluster, ruled_out in rooms.looked_at(alike, cycle.now) if ruled_out is None]
+    elif standing.seen < len(rooms.changes):
+        fit_for = standing.rank_of.keys() | standing.lacks.keys()
+        changed = [rooms.view.clusters[one] for one in set(rooms.changes[standing.seen :]) if one in fit_for]
+    else:
+        changed = []
+    for cluster in changed:
+        standing.put(cluster, _known_option(rooms, alike, sizes, cluster, None))
+    standing.seen = len(rooms.changes)
+    if standing.ranked:
+        top = [option for _, _, option in standing.ranked[: MOST_TOLD + 1]]
+        return _Choice(top[0], top, standing.lacks.values())
+    verdicts = [
+        standing.lacks[cluster.id] if ruled_out is None else ruled_out
+        for cluster, ruled_out in rooms.looked_at(alike, cycle.now)
+    ]
+    return _Look(verdicts=verdicts, full=list(standing.lacks))
 
 
 def _look(cycle: _Cycle, alike: _Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> _Look:
@@ -442,21 +535,21 @@ def _option(
     return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
 
 
-def _start(job: WaitingJob, best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> Start:
-    table = tuple(
-        {"cluster": option.cluster.name, "score": option.total, **option.parts}
-        for option in nlargest(MOST_TOLD, options, key=lambda option: option.total)
-    )
-    why = _why(best, options, verdicts)
+def _start(job: WaitingJob, best: _Option, top: list[_Option], verdicts: Collection[Verdict]) -> Start:
+    """``top``: the best options, the best one first."""
+    table = tuple({"cluster": option.cluster.name, "score": option.total, **option.parts} for option in top[:MOST_TOLD])
+    why = _why(best, top, verdicts)
     return Start(job, best.cluster.id, best.size.members, best.fitted.placement, why, table, best.product)
 
 
-def _why(best: _Option, options: list[_Option], verdicts: Sequence[Verdict]) -> str:
-    if all(option.cluster is best.cluster for option in options):
+def _why(best: _Option, top: list[_Option], verdicts: Collection[Verdict]) -> str:
+    second = next((option for option in top if option.cluster is not best.cluster), None)
+    if second is None:
         full = [verdict for verdict in verdicts if verdict.check is Check.NO_ROOM]
-        others = "".join(f"; {verdict.cluster}: {verdict.sentence}" for verdict in full[:2])
+        others = "".join(
+            f"; {one.cluster}: {one.sentence}" for one in nsmallest(2, full, key=lambda verdict: verdict.cluster)
+        )
         return f"{best.cluster.name} is the only cluster where it fits now{others}"
-    second = max((option for option in options if option.cluster is not best.cluster), key=lambda option: option.total)
     if best.total == second.total:
         return f"{best.cluster.name} before {second.cluster.name}: both are as good, and their names decide"
     gains = {name: SCORES[name][0] * (best.parts[name] - second.parts[name]) for name in best.parts}

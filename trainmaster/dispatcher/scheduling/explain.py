@@ -39,7 +39,6 @@ _ADVICE = {
     Token.BEHIND_OTHERS: "It starts when those before it have started; an admin can let others pass in that queue.",
     Token.PREEMPTING: "It starts when they have gone.",
     Token.QUEUE_HELD: "An admin holds the queue; it starts nothing until it is released.",
-    Token.CYCLE_LIMIT: "It is its turn in one of the next cycles.",
 }
 
 

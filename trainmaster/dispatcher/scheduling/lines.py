@@ -80,6 +80,7 @@ class Lines:
         for line in sorted(set(narrowed)):
             if line.product or line.kind:
                 self._narrowed.setdefault(line.resource, []).append(line)
+        self.any_narrowed = bool(self._narrowed)
         self._matching: dict[Line, tuple[Line, ...]] = {}
 
     def products_matter(self, resource: str) -> bool:

@@ -35,33 +35,84 @@ def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
     return Head(_URGENT if is_urgent else -priority_class.value, key.at, key.job_id)
 
 
-Heads = list[tuple[Head, ClassKey, Iterator[StaticKey]]]
-"""A heap of classes with the place of their first job and those behind it."""
+class _Line:
+    """The classes of a queue in the order of their turns. Those that have not had one yet stay in the view's own order."""
+
+    def __init__(self, view: View, queue_id: int, now: float) -> None:
+        self._view = view
+        self._now = now
+        self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
+        """Classes that were pushed here: their places, and the jobs behind the first."""
+        self._rest: Iterator[tuple[float, float, int, ClassKey]] = iter(())
+        self._waiting = view.waiting.get(queue_id, {})
+        of = {key.class_id for key in self._waiting} if view.any_longest_wait else set()
+        if any(view.classes[one].longest_wait is not None for one in of if one in view.classes):
+            # Which jobs are urgent depends on the time.
+            for key, keys in self._waiting.items():
+                self._push(key, iter(keys))
+        else:
+            self._rest = iter(view.heads.get(queue_id, ()))
+        self._next = next(self._rest, None)
+
+    def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
+        of, first = self._view.classes.get(key.class_id), next(jobs, None)
+        if first is not None and of is not None:
+            heappush(self._heap, (head_of(of, first, self._now), key, jobs))
+
+    def __bool__(self) -> bool:
+        return bool(self._heap) or self._next is not None
+
+    def first(self) -> tuple[ClassKey, int]:
+        """The class whose turn it is and its first job that was not dealt with."""
+        if self._takes_next():
+            _, _, job_id, key = self._next  # type: ignore[misc]
+            return key, job_id
+        head, key, _ = self._heap[0]
+        return key, head.job_id
+
+    def _takes_next(self) -> bool:
+        return self._next is not None and (not self._heap or self._next[:3] < self._heap[0][0])
+
+    def pop(self, *, goes_on: bool) -> None:
+        """The class has had its turn; with ``goes_on`` its next job may have another one."""
+        if self._takes_next():
+            key = self._next[3]  # type: ignore[index]
+            self._next = next(self._rest, None)
+            if goes_on:
+                jobs = iter(self._waiting[key])
+                next(jobs)
+                self._push(key, jobs)
+            return
+        _, key, jobs = heappop(self._heap)
+        if goes_on:
+            self._push(key, jobs)
+
+    def clear(self) -> list[ClassKey]:
+        """End the line; who was in it."""
+        left = [key for _, key, _ in self._heap]
+        if self._next is not None:
+            left += [self._next[3], *(key for _, _, _, key in self._rest)]
+        self._heap, self._next = [], None
+        return left
 
 
 class Turns:
     """Gives out classes of jobs one turn at a time; a class that is blocked is not given again in this cycle.
 
     Heaps at each level of the tree: a turn changes the shares on the way from the root to one queue only, and these queues are
-    the tops of their heaps.
+    the tops of their heaps. A queue's own line is looked at only once the queue has a turn.
     """
 
     def __init__(self, view: View, ledger: Ledger, now: float) -> None:
         self._view = view
         self._ledger = ledger
         self._now = now
-        self._classes: dict[int, Heads] = {}
-        """By queue: its classes by the place of their first job."""
+        self._lines: dict[int, _Line] = {}
+        self._waiting = {queue_id for queue_id in view.waiting if queue_id in view.queues}
+        """Queues whose lines were not looked at yet."""
         self._children: dict[int | None, list[tuple[float, float, int]]] = {}
         """By queue, or None above the roots: the queues below that have something to start, by share."""
-        for queue_id, classes in view.waiting.items():
-            if queue_id in view.queues:
-                heads = self._classes.setdefault(queue_id, [])
-                for key, keys in classes.items():
-                    # A job may be known before its priority class is, by a moment.
-                    if key.class_id in view.classes:
-                        self._push(heads, key, iter(keys))
-        active = {queue.id: queue for queue_id in self._classes for queue in view.ancestry(queue_id)}
+        active = {queue.id: queue for queue_id in self._waiting for queue in view.ancestry(queue_id)}
         for queue_id in sorted(active):
             queue = active[queue_id]
             heappush(self._children.setdefault(queue.parent_id, []), self._place(queue))
@@ -70,40 +121,40 @@ class Turns:
         beyond, whole = self._ledger.share(queue)
         return beyond, whole, queue.id
 
-    def _push(self, heads: Heads, key: ClassKey, rest: Iterator[StaticKey]) -> None:
-        first = next(rest, None)
-        if first is not None:
-            heappush(heads, (head_of(self._view.classes[key.class_id], first, self._now), key, rest))
+    def _line(self, queue_id: int) -> _Line:
+        if queue_id in self._waiting:
+            self._waiting.discard(queue_id)
+            self._lines[queue_id] = _Line(self._view, queue_id, self._now)
+        return self._lines[queue_id]
 
     def next(self) -> tuple[ClassKey, int] | None:
         """The class whose turn it is and the key of its first job; None when nothing is left."""
-        level: int | None = None
-        while children := self._children.get(level):
-            level = children[0][2]
-        if level is None:
-            return None
-        head, key, _ = self._classes[level][0]
-        return key, head.job_id
+        while True:
+            level: int | None = None
+            while children := self._children.get(level):
+                level = children[0][2]
+            if level is None:
+                return None
+            line = self._line(level)
+            if line:
+                return line.first()
+            self._settle(level)  # none of its jobs has a priority class that is known
 
     def done(self, key: ClassKey) -> None:
         """The first job of the class, which had the turn, was dealt with; its next one may have a turn."""
-        heads = self._classes[key.queue_id]
-        _, _, rest = heappop(heads)
-        self._push(heads, key, rest)
+        self._lines[key.queue_id].pop(goes_on=True)
         self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:
         """No job of this class, which had the turn, can start in this cycle."""
-        heads = self._classes[key.queue_id]
-        heappop(heads)
-        if not heads:
+        line = self._lines[key.queue_id]
+        line.pop(goes_on=False)
+        if not line:
             self._settle(key.queue_id)
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """No further job of this queue starts in this cycle after the class that had the turn; the other classes in it."""
-        heads = self._classes[key.queue_id]
-        left = [other for _, other, _ in heads if other != key]
-        heads.clear()
+        left = [other for other in self._lines[key.queue_id].clear() if other != key]
         self._settle(key.queue_id)
         return left
 
@@ -111,7 +162,7 @@ class Turns:
         """Put the queue that had the turn, and those above it, where they belong now."""
         for queue in self._view.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
-            if self._classes.get(queue.id) or self._children.get(queue.id):
+            if queue.id in self._waiting or self._lines.get(queue.id) or self._children.get(queue.id):
                 heapreplace(siblings, self._place(queue))
             else:
                 heappop(siblings)

@@ -48,6 +48,8 @@ class Plan:
 
     starts: list[Start] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether the plan was full before every class was looked at; those that were not have no reason in it."""
     stops: list[Eviction] = field(default_factory=list)
     """Runs that end so that quota is free for a job of their queue, which starts once they have gone."""
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
@@ -65,4 +67,5 @@ class Plan:
         held = f", {len(self.holds)} held as unplaceable" if self.holds else ""
         evicted = len(self.stops) + sum(len(start.evicts) for start in self.starts)
         held += f", {evicted} runs end for them" if evicted else ""
-        return f"{len(self.starts)} jobs start{held}, {len(self.reasons)} classes of jobs wait"
+        rest = "and others were not looked at" if self.is_cut else f"{len(self.reasons)} classes of jobs wait"
+        return f"{len(self.starts)} jobs start{held}, {rest}"

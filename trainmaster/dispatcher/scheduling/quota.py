@@ -56,8 +56,8 @@ class Ledger:
             for line, quota in queue.quotas.items():
                 if quota.kept:
                     self._keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
-        for queue_id, places in view.used.items():
-            self.add(queue_id, view.lines.charge(places), view.running.get(queue_id, 0))
+        for queue_id, many in view.running.items():
+            self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
 
     def account(self, queue_id: int) -> Account:
         account = self._accounts.get(queue_id)

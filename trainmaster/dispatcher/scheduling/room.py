@@ -69,6 +69,12 @@ def fill(
     others, so one order serves all members.
     """
     placed: dict[str, int] = {}
+    if count == 1:
+        best = _tightest(groups, needs, groups if suiting is None else suiting)
+        if best is None:
+            return 1, placed
+        _split(groups, best, needs, ((1, 1),))
+        return 0, {best.group.name: 1}
     fitting = [
         (one.leftover(needs), order, one)
         for order, name in enumerate(groups if suiting is None else suiting)
@@ -76,8 +82,7 @@ def fill(
         if one.takes(needs)
     ]
     if len(fitting) > 1:
-        # One member needs the best node alone.
-        fitting = [min(fitting, key=_rank)] if count == 1 else sorted(fitting, key=_rank)
+        fitting.sort(key=_rank)
     for _, _, one in fitting:
         each = min(one.holds(needs), count)
         whole = min(one.count, count // each)
@@ -89,6 +94,23 @@ def fill(
         if not count:
             break
     return count, placed
+
+
+def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
+    """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
+    best: Nodes | None = None
+    least: tuple[int, int, int, int] | None = None
+    for name in suiting:
+        for one in groups[name]:
+            free = one.free
+            for resource, amount in needs.items():
+                if free.get(resource, 0) < amount:
+                    break
+            else:
+                left = one.leftover(needs)
+                if least is None or left < least:
+                    best, least = one, left
+    return best
 
 
 def _rank(item: tuple[tuple[int, int, int, int], int, Nodes]) -> tuple[tuple[int, int, int, int], int]:

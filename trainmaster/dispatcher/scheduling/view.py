@@ -171,6 +171,9 @@ class View:
         """Clusters left out for a job after they returned it."""
         self.waiting: dict[int, dict[ClassKey, SortedList]] = {}
         """By queue: static keys of the queued jobs of each class."""
+        self.heads: dict[int, SortedList] = {}
+        """By queue: its classes by the place of their first job, ``(minus the class's value, *static key, class key)``."""
+        self._head_of: dict[ClassKey, tuple[Any, ...]] = {}
         self._sweep_at = _FEW_SHAPES
         self._keys: dict[int, ClassKey] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
@@ -222,7 +225,18 @@ class View:
         return self._lines
 
     def put_class(self, priority_class: PriorityClass) -> None:
+        before = self.classes.get(priority_class.id)
         self.classes[priority_class.id] = priority_class
+        if before is None or before.value != priority_class.value:
+            for classes in self.waiting.values():
+                for key in classes:
+                    if key.class_id == priority_class.id:
+                        self._set_head(key)
+
+    @property
+    def any_longest_wait(self) -> bool:
+        """Whether the jobs of any class become urgent."""
+        return any(of.longest_wait is not None for of in self.classes.values())
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
         self.shapes[shape_id] = shape
@@ -282,7 +296,10 @@ class View:
         key = ClassKey(job.queue_id, job.class_id, job.shape_id, self.avoided.get(job.id, ()))
         self.jobs[job.id] = job
         self._keys[job.id] = key
-        self.waiting.setdefault(job.queue_id, {}).setdefault(key, SortedList()).add(job.key)
+        keys = self.waiting.setdefault(job.queue_id, {}).setdefault(key, SortedList())
+        keys.add(job.key)
+        if keys[0] == job.key:
+            self._set_head(key)
 
     def put_run(self, run: LiveRun) -> None:
         """The job holds capacity with this run."""
@@ -296,14 +313,33 @@ class View:
         if job is not None:
             key = self._keys.pop(job_id)
             of_queue = self.waiting[job.queue_id]
-            of_queue[key].remove(job.key)
-            if not of_queue[key]:
+            keys = of_queue[key]
+            was_first = keys[0] == job.key
+            keys.remove(job.key)
+            if not keys:
                 del of_queue[key]
+            if was_first:
+                self._set_head(key)
             if not of_queue:
                 del self.waiting[job.queue_id]
         run = self.runs.pop(job_id, None)
         if run is not None:
             self._count(run, -1)
+
+    def _set_head(self, key: ClassKey) -> None:
+        """The first job of a class is another one, or there is none any more."""
+        old = self._head_of.pop(key, None)
+        heads = self.heads.setdefault(key.queue_id, SortedList())
+        if old is not None:
+            heads.remove(old)
+        keys = self.waiting.get(key.queue_id, {}).get(key)
+        of = self.classes.get(key.class_id)
+        # A job may be known before its priority class is, by a moment.
+        if keys and of is not None:
+            head = self._head_of[key] = (-of.value, *keys[0], key)
+            heads.add(head)
+        if not heads:
+            del self.heads[key.queue_id]
 
     def _count(self, run: LiveRun, sign: int) -> None:
         load, laid = self.load.setdefault(run.cluster_id, {}), self.laid.get(run.cluster_id, {})

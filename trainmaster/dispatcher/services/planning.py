@@ -256,7 +256,7 @@ class ReasonBook:
         return {key: reason for key, reason in plan.reasons.items() if self.stored.get(key) != reason}
 
     def note(self, plan: Plan) -> None:
-        self.stored = dict(plan.reasons)
+        self.stored = self.stored | plan.reasons if plan.is_cut else dict(plan.reasons)
 
 
 @dataclass(frozen=True, slots=True)
