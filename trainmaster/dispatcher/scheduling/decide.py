@@ -13,7 +13,7 @@ from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, size_choices, take
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_label, product_of
 from trainmaster.dispatcher.scheduling.order import Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange, plain_needs
@@ -502,8 +502,8 @@ def _products(cluster: Cluster, resource: str) -> list[Product | None]:
     """The products of a device that the gang may be given on a cluster, one at a time; one None where it does not matter."""
     if not resource or cluster.report is None:
         return [None]
-    names = {product_of(group) for group in cluster.report.groups if group.free.get(resource)}
-    return [Product(resource, name) for name in sorted(names)] or [None]
+    names = {product_of(group): product_label(group) for group in cluster.report.groups if group.free.get(resource)}
+    return [Product(resource, name, names[name]) for name in sorted(names)] or [None]
 
 
 def _known_option(

@@ -17,10 +17,11 @@ from trainmaster.protocol.quantities import Resources, format_apart
 
 
 class Product(NamedTuple):
-    """A product of a device, to which a gang is narrowed."""
+    """A product of a device, to which a gang is narrowed, and the node label that names it."""
 
     resource: str
     name: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,14 @@ class Quota:
         return 0 if self.lending is None else max(0, self.guaranteed - self.lending)
 
 
+def product_label(group: NodeGroup) -> str:
+    """The label that names the product of a node group's devices; empty where there is none."""
+    return next((label for label in PRODUCT_LABELS if label in group.labels), "")
+
+
 def product_of(group: NodeGroup) -> str:
     """The product of a node group's devices; empty where no label names one."""
-    return next((group.labels[label] for label in PRODUCT_LABELS if label in group.labels), "")
+    return group.labels.get(product_label(group), "")
 
 
 class Lines:

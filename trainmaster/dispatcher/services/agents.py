@@ -20,6 +20,7 @@ from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.soft import CLUSTERS, SCHEDULER, wait_set
+from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.agent import PROTOCOL, RunReport, SyncAnswer, SyncRequest
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -419,6 +420,20 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
 
 
 def _spec_of(row: Any) -> Any:
-    if row.parameters is None:
+    if row.parameters is None and row.narrowed is None:
         return orjson.Fragment(row.spec)
-    return substitute(orjson.loads(row.spec), row.parameters)
+    spec = orjson.loads(row.spec)
+    if row.parameters is not None:
+        spec = substitute(spec, row.parameters)
+    return spec if row.narrowed is None else _narrowed(spec, **row.narrowed)
+
+
+def _narrowed(spec: dict[str, Any], resource: str, selector: dict[str, str]) -> dict[str, Any]:
+    """The specification with members that take a device bound to the product that they are charged for."""
+    for role in spec["roles"]:
+        template, pod = role.get("template"), (role.get("podTemplate") or {}).get("spec")
+        if template is not None and resource in template.get("resources", {}):
+            template["nodeSelector"] = {**template.get("nodeSelector", {}), **selector}
+        elif pod is not None and resource in pod_requests(role["podTemplate"]):
+            pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **selector}
+    return spec

@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.dispatcher.domain import job_machine, run_machine
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Eviction, Plan
+from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
 from trainmaster.dispatcher.scheduling.view import (
     ClassKey,
     Cluster,
@@ -369,7 +369,7 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
                     disconnect_seconds=transition.record.disconnect_seconds,
                     sizes=start.sizes,
                     assumed=start.placement,
-                    decision={"why": start.why, "table": start.table, "cycle": cycle},
+                    decision={"why": start.why, "table": start.table, "cycle": cycle, **_narrowing(start)},
                 )
             )
         if new_runs:
@@ -396,6 +396,14 @@ def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> 
         actor="scheduler",
         message=one.why,
     )
+
+
+def _narrowing(start: Start) -> dict[str, Any]:
+    """What binds the members to the product of device that they are charged for."""
+    product = start.product
+    if product is None or not product.label:
+        return {}
+    return {"narrowed": {"resource": product.resource, "selector": {product.label: product.name}}}
 
 
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
