@@ -132,6 +132,31 @@ async def test_a_full_queue_refuses_until_there_is_room(service: Service) -> Non
     await ids_of(service, "d", queue="small")
 
 
+async def test_one_user_does_not_fill_a_queue_alone(service: Service) -> None:
+    await service.http.put("/v1/queues/shared", json={"path": "shared", "maxQueuedPerUser": 2})
+    made = await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["shared"]})
+    theirs = {"Authorization": f"Bearer {made.json()['key']}"}
+    await ids_of(service, "a", "b", queue="shared")
+    refused = await service.http.post("/v1/jobs", json=job(queue="shared"))
+    assert (refused.status_code, refused.json()["code"]) == (429, "queue-full")
+    assert "its limit for each user of 2" in refused.json()["detail"]
+    for _ in range(2):
+        assert (await service.http.post("/v1/jobs", json=job(queue="shared"), headers=theirs)).status_code == 201
+    assert (await service.http.post("/v1/jobs", json=job(queue="shared"), headers=theirs)).status_code == 429
+
+
+@pytest.mark.parametrize("state", ["draining", "stopped"])
+async def test_a_queue_that_is_closed_takes_no_jobs_and_neither_do_those_below(service: Service, state: str) -> None:
+    await service.http.put("/v1/queues/x", json={"path": "x"})
+    await service.http.put("/v1/queues/x/y", json={"path": "x/y"})
+    await service.http.put("/v1/queues/x", json={"path": "x", "state": state})
+    answer = await service.http.post("/v1/jobs", json=job(queue="x/y"))
+    assert (answer.status_code, answer.json()["code"]) == (409, "queue-closed")
+    assert answer.json()["detail"] == f"queue 'x' is {state} and takes no jobs"
+    await service.http.put("/v1/queues/x", json={"path": "x", "state": "held"})
+    assert (await service.http.post("/v1/jobs", json=job(queue="x/y"))).status_code == 201
+
+
 async def test_racing_submitters_never_exceed_a_queues_limit(service: Service) -> None:
     for path in ("small", "tiny"):
         await service.http.put(f"/v1/queues/{path}", json={"path": path, "maxQueued": 20})

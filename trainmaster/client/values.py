@@ -82,6 +82,7 @@ class QueueView(Lenient):
     resources: dict[str, QuotaSpec] = Field(default_factory=dict)
     """Guarantees and limits by line, such as ``cpu`` or ``nvidia.com/gpu@product=H100``."""
     max_queued: int | None = None
+    max_queued_per_user: int | None = None
     max_running: int | None = None
     allowed_kinds: tuple[ClusterKind, ...] = ()
     default_priority_class: str | None = None

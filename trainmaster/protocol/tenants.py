@@ -41,6 +41,8 @@ class QueueSpec(Strict):
     """Open; held: takes jobs and starts none; draining: starts jobs and takes none; stopped: neither."""
     max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs waiting in this queue; further submissions are refused with 429."""
+    max_queued_per_user: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
+    """The most jobs of one API key waiting in this queue."""
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)

@@ -229,8 +229,16 @@ class Submitted:
     ids: list[str]
 
 
-async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
-    """Store jobs in the caller's transaction. Raises ProblemError and stores none when one of them may not be."""
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Keys of what a submission names: queues by path, and the priority class of each pair of a named class and a queue."""
+
+    queues: dict[str, int]
+    classes: dict[tuple[str | None, str], int]
+
+
+async def admit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Admitted:
+    """Whether jobs may be stored in this transaction. Raises ProblemError when one of them may not be."""
     hooked = prepared.hooked()
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
@@ -241,16 +249,23 @@ async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prep
     queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
     for path in paths:
         _check_queue(caller, path, queues)
-        room = queues[path].spec.max_queued
-        if room is not None:
-            await _check_room(tx, path, queues[path].id, room, many[path] * repeats)
-    classes = await _classes(tx, prepared.specs, queues)
+        spec, more = queues[path].spec, many[path] * repeats
+        if spec.max_queued is not None:
+            await _check_room(tx, path, queues[path].id, spec.max_queued, more)
+        if spec.max_queued_per_user is not None:
+            await _check_room(tx, path, queues[path].id, spec.max_queued_per_user, more, caller)
+    return Admitted({path: queues[path].id for path in paths}, await _classes(tx, prepared.specs, queues))
+
+
+async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
+    """Store jobs in the caller's transaction. Raises ProblemError and stores none when one of them may not be."""
+    admitted = await admit(tx, stores, caller, prepared)
     shapes = await store.shape_ids(tx, prepared.shapes)
     fresh = [
         store.NewSpec(
             name=spec.name,
-            queue_id=queues[spec.queue].id,
-            class_id=classes[spec.priority_class, spec.queue],
+            queue_id=admitted.queues[spec.queue],
+            class_id=admitted.classes[spec.priority_class, spec.queue],
             priority=spec.priority,
             shape_id=shapes[spec.shape_hash],
             spec=spec.spec,
@@ -267,8 +282,9 @@ async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prep
         stores.jobs_submitted()
 
     tx.after_commit(wake)
+    repeats = 1 if prepared.parameters is None else len(prepared.parameters)
     jobs = list(enumerate(prepared.specs * repeats, first))
-    if hooked:
+    if prepared.hooked():
         telling = [one for one in jobs if one[1].tells_submitted]
         await webhooks.tell_submitted(tx, [(key, spec.name, spec.first_state) for key, spec in telling])
     return Submitted(first, [job_id(spec.name, key) for key, spec in jobs])
@@ -321,11 +337,16 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow])
             raise ProblemError(Code.QUEUE_CLOSED, f"queue {above!r} is {queues[above].spec.state} and takes no jobs")
 
 
-async def _check_room(tx: Transaction, path: str, queue_id: int, limit: int, more: int) -> None:
-    waiting = await store.count_waiting(tx, queue_id, limit + 1)
+async def _check_room(
+    tx: Transaction, path: str, queue_id: int, limit: int, more: int, caller: Caller | None = None
+) -> None:
+    """Whether so many more jobs may wait in the queue, of this caller if one is given. Raises ProblemError QUEUE_FULL."""
+    waiting = await store.count_waiting(tx, queue_id, limit + 1, None if caller is None else caller.key_id)
     if waiting + more > limit:
+        whose = "waiting jobs" if caller is None else f"waiting jobs of {caller.name!r}"
+        each = "its limit" if caller is None else "its limit for each user"
         raise ProblemError(
             Code.QUEUE_FULL,
-            f"queue {path!r} holds {waiting} waiting jobs, {more} more would exceed its limit of {limit}",
+            f"queue {path!r} holds {waiting} {whose}, {more} more would exceed {each} of {limit}",
             retry_after=5.0,
         )

@@ -283,12 +283,20 @@ async def due_holds(tx: Transaction, limit: int) -> list[int]:
     return [row.id for row in rows]
 
 
-async def count_waiting(tx: Transaction, queue_id: int, at_most: int) -> int:
-    """How many jobs wait in a queue, counted up to ``at_most``; other submitters to the queue wait for this transaction."""
+async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: int | None = None) -> int:
+    """How many jobs wait in a queue, those of one API key if one is given, counted up to ``at_most``.
+
+    Other submitters to the queue wait for this transaction.
+    """
     await tx.one("SELECT pg_advisory_xact_lock(1953653617, :queue)", queue=queue_id)
     row = await tx.one(
-        f"SELECT count(*) AS many FROM (SELECT 1 FROM jobs WHERE queue_id = :queue AND {LIVE_JOB} AND {WAITING_JOB} LIMIT :most) AS w",
+        f"""
+        SELECT count(*) AS many FROM (
+            SELECT 1 FROM jobs WHERE queue_id = :queue AND {LIVE_JOB} AND {WAITING_JOB}
+            AND (CAST(:key AS int) IS NULL OR api_key_id = :key) LIMIT :most) AS w
+        """,
         queue=queue_id,
+        key=key_id,
         most=at_most,
     )
     return int(row.many)
