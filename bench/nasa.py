@@ -117,10 +117,10 @@ def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Sta
 
 
 def compare(jobs: Sequence[Job], policy: Policy) -> dict[str, Any]:
-    """Both schedulers on the same jobs; ``seconds`` is what the simulation with our engine took."""
-    began = time.perf_counter()
+    """Both schedulers on the same jobs; waits are in seconds. ``cpu_seconds`` is what the simulation with our engine took."""
+    began = time.process_time()
     engine_starts = simulate_engine(jobs, PROCESSORS, policy)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     book_starts = simulate(jobs, PROCESSORS, policy)
     ours, book = asdict(Result.of(jobs, engine_starts)), asdict(Result.of(jobs, book_starts))
     return {
@@ -128,7 +128,7 @@ def compare(jobs: Sequence[Job], policy: Policy) -> dict[str, Any]:
         "textbook": {name: round(value, 2) for name, value in book.items()},
         "ratio": {name: _ratio(value, book[name]) for name, value in ours.items()},
         "jobs_started_at_another_time": sum(engine_starts[number] != at for number, at in book_starts.items()),
-        "seconds": round(seconds, 1),
+        "cpu_seconds": round(seconds, 1),
     }
 
 

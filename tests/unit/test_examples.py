@@ -16,7 +16,9 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.tenants import PriorityClassSpec, QueueSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-JOB_FILES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
+JOB_FILES = sorted(
+    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml") if path.name != "tenants.yaml"
+)
 
 
 def documents(file: str) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         ViewBuilder().cluster("c", nodes()).cluster("d", nodes()).job("j", gang(role(), capabilities=("numa",))),
         Token.NOT_SUPPORTED,
         Tier.CANNOT_RUN,
-        "No cluster offers what it asks for; c: its local runtime does not offer numa (and 1 more).",
+        "No cluster offers what it asks for; c: its local runtime does not offer numa (and 1 more cluster like it).",
     ),
     "nobody has a dataset": (
         ViewBuilder().cluster("c", nodes()).job("j", gang(role(), datasets=("pile",))),
@@ -184,13 +184,13 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         ViewBuilder().queue("main", borrowing={"cpu": 1}).cluster("c", nodes()).run("r", on="c").job("j"),
         Token.BORROWING_LIMIT,
         Tier.QUOTA,
-        "Queue main uses 1 cpu, with 0 guaranteed and at most 1 borrowed; this job needs 1 more.",
+        "Queue main uses 1 cpu; 0 are guaranteed to it and it may borrow 1; this job needs 1 more.",
     ),
     "another queue keeps what is free": (
         ViewBuilder().queue("other", guaranteed={"cpu": 4}, lending={"cpu": 0}).cluster("c", nodes()).job("j"),
         Token.KEPT_FOR_OTHERS,
         Tier.QUOTA,
-        "4 cpu is kept for other, which does not lend it; 0 is left and this job needs 1.",
+        "Queue other keeps 4 cpu that it does not lend; 0 is left for others, and this job needs 1.",
     ),
     "it would delay another job": (
         ViewBuilder()

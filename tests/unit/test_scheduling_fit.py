@@ -108,6 +108,21 @@ FITS: dict[str, tuple[Shape, list[NodeGroup], dict[str, dict[str, int]]]] = {
         [rack("r1", 1), rack("r2", 1)],
         {"a-r1": {"worker": 4}, "a-r2": {"worker": 4}},
     ),
+    "a preferred rack where one has room for all": (
+        gang(role(5), preferred_level="rack"),
+        [rack("r1", 1), rack("r2", 2)],
+        {"a-r2": {"worker": 5}},
+    ),
+    "several racks where none has": (
+        gang(role(8), preferred_level="rack"),
+        [rack("r1", 1), rack("r2", 1)],
+        {"a-r1": {"worker": 4}, "a-r2": {"worker": 4}},
+    ),
+    "anywhere where nobody knows of racks": (
+        gang(role(2), preferred_level="rack"),
+        [nodes(2, cpu=1)],
+        {"nodes": {"worker": 2}},
+    ),
     "one host for all members": (
         gang(role(3), required_level=HOST_LEVEL),
         [nodes(5, "small", cpu=2), nodes(1, "large", cpu=3)],

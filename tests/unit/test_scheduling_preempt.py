@@ -7,7 +7,7 @@ import pytest
 from tests.unit.building import Outcome, ViewBuilder, nodes, simple
 from trainmaster.dispatcher.scheduling.preempt import PAUSE_SECONDS
 from trainmaster.protocol.reasons import Token
-from trainmaster.protocol.states import Preemption
+from trainmaster.protocol.states import ClusterKind, Preemption
 
 
 def evicted(outcome: Outcome) -> list[str]:
@@ -180,10 +180,23 @@ def test_a_queue_at_its_limit_makes_room_for_its_higher_class() -> None:
     assert outcome.started == [], "the limit holds while the other one is stopping"
     assert (outcome.reason("j").token, outcome.reason("j").sentence) == (
         Token.PREEMPTING,
-        "Its queue is at its limit; a run of a lower class in it is being ended.",
+        "Its queue is at its limit, and runs of a lower class in it are being ended for it.",
     )
-    assert view.cycle().plan.stops == [], "one is enough"
+    again = view.cycle()
+    assert again.plan.stops == [], "one is enough"
+    assert again.reason("j").token is Token.PREEMPTING, "as long as the other one is stopping"
     assert view.ended("r").cycle().started == ["j"]
+
+
+def test_what_is_owed_comes_back_at_once_though_another_queue_keeps_its_own_part() -> None:
+    """Ten places, four of them kept: the owed queue's jobs are sent as their victims are told to stop, all in one cycle."""
+    view = tree().queue("keeper", guaranteed={"cpu": 4}, lending={"cpu": 0}).queue("owed", guaranteed={"cpu": 6})
+    view.cluster("c", nodes(10, cpu=1))
+    for number in range(6):
+        view.run(f"r{number}", on="c", queue="poor")
+    outcome = view.jobs(3, "j", simple(2), queue="owed").cycle()
+    assert outcome.started == ["j1", "j2", "j3"]
+    assert len(evicted(outcome)) == 6
 
 
 def test_what_is_stopping_already_is_waited_for() -> None:
@@ -239,3 +252,56 @@ def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
     running = Counter(view.view.queues[run.queue_id].path for run in view.view.runs.values())
     assert running["owed"] >= 2
     assert running["rich"] >= 1
+
+
+class TestQuotaThatIsFreed:
+    """What is given back by runs that end is kept for the job that they end for."""
+
+    def until_started(self, view: ViewBuilder, job: str, most: int = 6) -> list[int]:
+        """How many runs were ended in each cycle until the job started; ended runs go, and their jobs wait again."""
+        ended = []
+        for _ in range(most):
+            outcome = view.applied()
+            victims = [one.job_id for one in outcome.plan.stops] + [
+                one.job_id for start in outcome.plan.starts for one in start.evicts
+            ]
+            ended.append(len(victims))
+            if job in outcome.started:
+                return ended
+            names = {number: name for name, number in outcome.ids.items()}
+            for number in victims:
+                view.requeued(names[number])
+        raise AssertionError(f"{job} did not start: {ended}")
+
+    def test_nobody_of_the_queue_uses_it_up_before(self) -> None:
+        view = ViewBuilder().queue("q", limits={"cpu": 2}).cluster("c", nodes(9, cpu=1))
+        view.run("r1", on="c", queue="q", of="low").run("r2", on="c", queue="q", of="low")
+        view.job("j", simple(2), queue="q", of="high").jobs(9, "low", queue="q", of="low")
+        assert self.until_started(view, "j") == [2, 0]
+
+    def test_nobody_of_a_sibling_does_either(self) -> None:
+        view = ViewBuilder().queue("x", limits={"cpu": 2}).queue("x/owed", guaranteed={"cpu": 2}).queue("x/poor")
+        view.cluster("c", nodes(9, cpu=1)).run("r1", on="c", queue="x/poor").run("r2", on="c", queue="x/poor")
+        view.job("j", simple(2), queue="x/owed").jobs(9, "p", queue="x/poor")
+        assert self.until_started(view, "j") == [2, 0]
+
+
+def test_a_limit_elsewhere_does_not_stop_a_queue_from_taking_back() -> None:
+    kinds = (ClusterKind.PRIVATE, ClusterKind.PUBLIC)
+    view = tree().queue("owed", guaranteed={"cpu": 2}, limits={"cpu@kind=public": 0}, kinds=kinds)
+    full(view, "r1", "r2", queue="poor").cluster("cloud", nodes(9, cpu=1), kind=ClusterKind.PUBLIC)
+    assert evicted(view.job("j", queue="owed").cycle()) == ["r1"]
+
+
+def test_a_guarantee_of_a_product_is_taken_back() -> None:
+    view = ViewBuilder().queue("owed", guaranteed={"gpu@product=H100": 2}).queue("poor")
+    view.cluster("c", nodes(1, labels={"product": "H100"}, gpu=2))
+    view.run("r", simple(gpu=2), on="c", queue="poor", placement={"nodes": {"worker": 1}})
+    assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == ["r"]
+
+
+def test_alike_jobs_of_a_queue_without_rights_do_not_stand_in_the_way_of_one_that_has_them() -> None:
+    view = full(tree().queue("rich", guaranteed={"cpu": 1}), "r1", "r2", queue="poor")
+    view.run("big", simple(cpu=1), on="c", queue="owed")
+    view.cluster("c", nodes(3, cpu=1)).job("p", queue="rich").job("o", queue="owed")
+    assert sorted(view.cycle().started) == ["o", "p"]

@@ -49,6 +49,7 @@ SHAPES: tuple[Shape, ...] = (
     gang(role(cpu=1), clusters=("c1",)),
     gang(role(cpu=1), capabilities=("numa",)),
     gang(role(cpu=0)),
+    gang(role(3, cpu=1), preferred_level="rack"),
     gang(role(2, cpu=2), time_limit_seconds=30),
     gang(role(cpu=1), time_limit_seconds=60),
 )

@@ -105,14 +105,14 @@ def test_a_borrowing_limit_is_told_as_one() -> None:
     view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 2}, borrowing={"cpu": 3}), "a")
     reason = reason_of(view, "a#12")
     assert (reason.token, reason.tier) == (Token.BORROWING_LIMIT, Tier.QUOTA)
-    assert reason.sentence == ("Queue a uses 5 cpu, with 2 guaranteed and at most 3 borrowed; this job needs 1 more.")
+    assert reason.sentence == ("Queue a uses 5 cpu; 2 are guaranteed to it and it may borrow 3; this job needs 1 more.")
 
 
 def test_what_others_keep_is_told_with_their_name() -> None:
     view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 8}, lending={"cpu": 3}).queue("b"), "b")
     reason = reason_of(view, "b#12")
     assert (reason.token, reason.tier) == (Token.KEPT_FOR_OTHERS, Tier.QUOTA)
-    assert reason.sentence == "5 cpu is kept for a, which does not lend it; 0 is left and this job needs 1."
+    assert reason.sentence == "Queue a keeps 5 cpu that it does not lend; 0 is left for others, and this job needs 1."
 
 
 def test_a_queue_uses_what_it_keeps_though_others_had_taken_too_much_before() -> None:
@@ -165,6 +165,13 @@ class TestNarrowedLines:
         view.run("there", simple(2, gpu=1), on="c", queue="a", placement={"old": {"worker": 2}})
         outcome = view.jobs(4, "a#", simple(gpu=1), queue="a").cycle()
         assert [list(start.placement) for start in outcome.plan.starts] == [["new"], ["new"]]
+
+    def test_what_is_kept_of_a_product_is_kept_from_queues_that_say_nothing_of_it(self) -> None:
+        view = ViewBuilder().queue("a", guaranteed={"gpu@product=H100": 2}, lending={"gpu@product=H100": 0}).queue("b")
+        view.cluster("c", nodes(1, "new", labels=H100, gpu=4))
+        outcome = view.jobs(4, "b#", simple(gpu=1), queue="b").cycle()
+        assert len(outcome.started) == 2
+        assert outcome.reason("b#4").token is Token.KEPT_FOR_OTHERS
 
     def test_a_product_that_is_renamed_is_charged_anew(self) -> None:
         view = ViewBuilder().queue("a", limits={"gpu@product=H100": 2})

@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from trainmaster.protocol.base import Lenient, Timestamp
+from trainmaster.protocol.places import Factors, Trial
 from trainmaster.protocol.quota import QuotaSpec
 from trainmaster.protocol.reasons import Reason
-from trainmaster.protocol.states import ClusterKind, KeyRole, Order, QueueState
+from trainmaster.protocol.states import ClusterKind, KeyRole, Order, Preemption, QueueState
 from trainmaster.protocol.tenants import JobView
 
 
@@ -68,10 +69,30 @@ class BulkActed(Lenient):
 
 
 class Why(Reason):
-    """Why a job is where it is."""
+    """Why a job is where it is. The last seven are of queued jobs only."""
 
     job: str
     state: str
+    live: bool | None = None
+    """Whether the leading scheduler has answered; if not, the place is not known."""
+    age_seconds: float | None = None
+    """How old the verdict is that is shown instead."""
+    queue: str | None = None
+    position: int | None = None
+    """1 is next among the queued jobs of its queue."""
+    jobs_ahead: int | None = None
+    jobs_in_queue: int | None = None
+    factors: Factors | None = None
+
+
+class Tried(Lenient):
+    """A job of a dry run, which is valid; ``trial`` is None where no leading scheduler has answered."""
+
+    name: str
+    queue: str
+    held: bool = False
+    """Whether it would wait for ``resume`` first."""
+    trial: Trial | None = None
 
 
 class QueueView(Lenient):
@@ -87,6 +108,9 @@ class QueueView(Lenient):
     allowed_kinds: tuple[ClusterKind, ...] = ()
     default_priority_class: str | None = None
     order: Order = Order.BEST_EFFORT
+    preemption: Preemption = Preemption.ANY_BORROWER
+    min_run_time: str = "0s"
+    default_time_limit: str | None = None
     state: QueueState = QueueState.OPEN
     description: str = ""
     is_leaf: bool = True

@@ -113,7 +113,8 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
         case RunState.SUSPENDED:
             return Settled(job.held(HoldCause.SUSPENDED))
         case RunState.PREEMPTED:
-            return Settled(job.moved(JobState.QUEUED)._replace(message=ending.message or "preempted"))
+            # Why was said when the run was told to stop; the agent only knows that it was.
+            return Settled(job.moved(JobState.QUEUED)._replace(message=job.message or ending.message or "preempted"))
         case RunState.RETURNED:
             return _returned(job._replace(returns=job.returns + 1), ending)
         case RunState.LOST:

@@ -22,7 +22,7 @@ from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import SCORES, Fit, score
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LoadKey, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
+from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import ClusterKind, Order
 
 MOST_STARTS = 2000
@@ -180,8 +180,10 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             turns.done(key)
         elif isinstance(outcome, Exchange) and not outcome.at_once:
             evictions.take(outcome)
+            # What they give back is this job's: nobody behind it may use the quota up before it starts.
+            ledger.add(queue.id, outcome.charge)
             plan.stops += _evictions(view, job, queue, outcome)
-            plan.reasons[key] = explain.makes_room(len(outcome.victims))
+            plan.reasons[key] = explain.makes_room()
             turns.block(key)
         elif isinstance(outcome, Exchange):
             evictions.take(outcome)
@@ -263,7 +265,8 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
     allowed = prepared.sizes
     obstacle = ledger.obstacle(queue.id, prepared.charges[-1])
     if obstacle is not None:
-        return _exchange(cycle, key, queue, allowed, None) or explain.over_quota(obstacle)
+        is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
+        return _exchange(cycle, key, queue, allowed, None, for_quota=is_limit) or explain.over_quota(obstacle)
     if len(allowed) > 1:
         both = zip(prepared.sizes, prepared.charges, strict=True)
         allowed = [size for size, charge in both if ledger.obstacle(queue.id, charge) is None]
@@ -282,9 +285,7 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
             MOST_TOLD + 1, look.options, key=lambda one: (-one.total, one.cluster.name, one.product or ("", ""))
         )
         return _Choice(top[0], top, look.verdicts)
-    if look.over:
-        return explain.over_quota(look.over[0], look.verdicts)
-    if alike.avoided and _returned_everywhere(look.verdicts):
+    if alike.avoided and not look.over and _returned_everywhere(look.verdicts):
         return _all_returned(look.verdicts)
     exchange = _exchange(cycle, key, queue, allowed, look.full)
     if exchange is not None:
@@ -298,13 +299,22 @@ def _attempt(cycle: _Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> _Ch
         look.full,
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
     )
-    reason = explain.blocked(look.verdicts)
-    cycle.blocked[alike] = reason, look.full
+    if look.over:
+        reason = explain.over_quota(look.over[0], look.verdicts)
+    else:
+        reason = explain.blocked(look.verdicts)
+        cycle.blocked[alike] = reason, look.full
     return reason if reservation is None else explain.expected(reason, reservation, view)
 
 
 def _exchange(
-    cycle: _Cycle, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int] | None
+    cycle: _Cycle,
+    key: ClassKey,
+    queue: Queue,
+    sizes: list[Size],
+    clusters: list[int] | None,
+    *,
+    for_quota: bool = False,
 ) -> Exchange | None:
     """Runs that may be ended for a class that lacks room on these clusters or, where none are named, quota."""
     if not cycle.evictions.may_help(key, queue, sizes[-1]):
@@ -313,8 +323,7 @@ def _exchange(
         alike = _Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)
         looked_at = cycle.rooms.looked_at(alike, cycle.now)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
-        return cycle.evictions.find(key, queue, sizes, clusters, for_quota=True)
-    return cycle.evictions.find(key, queue, sizes, clusters, for_quota=False)
+    return cycle.evictions.find(key, queue, sizes, clusters, for_quota=for_quota)
 
 
 def _evictions(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) -> list[Eviction]:
@@ -434,7 +443,7 @@ def _quick_look(cycle: _Cycle, alike: _Alike, queue: Queue, sizes: list[Size]) -
 def _look(cycle: _Cycle, alike: _Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> _Look:
     """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
     look = _Look()
-    narrowed, device = _narrowing(cycle.rooms.view, queue, alike.shape_id)
+    narrowed, device = _narrowing(cycle, queue, alike.shape_id)
     for cluster, ruled_out in cycle.rooms.looked_at(alike, cycle.now):
         if ruled_out is not None:
             look.verdicts.append(ruled_out)
@@ -489,9 +498,11 @@ def _option_within(
     return stops
 
 
-def _narrowing(view: View, queue: Queue, shape_id: int) -> tuple[bool, str]:
-    """Whether quota of the queue depends on the place, and the device of the gang whose product decides on it, if any."""
+def _narrowing(cycle: _Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:
+    """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
+    view = cycle.rooms.view
     lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
+    lines += cycle.ledger.narrowed_kept
     if not lines:
         return False, ""
     needed = {name for role in view.shapes[shape_id].roles for name in role.needs}

@@ -65,7 +65,8 @@ def blocked(verdicts: Sequence[Verdict]) -> Reason:
 
 def _sentence(token: Token, relevant: Sequence[Verdict]) -> str:
     first = relevant[0]
-    others = f" (and {len(relevant) - 1} more)" if len(relevant) > 1 else ""
+    more = len(relevant) - 1
+    others = f" (and {more} more cluster{'s' if more > 1 else ''} like it)" if more else ""
     text = f"{first.cluster}: {first.sentence}{others}."
     match token:
         case Token.INSUFFICIENT_CAPACITY:
@@ -97,10 +98,11 @@ def over_quota(obstacle: Obstacle, verdicts: Sequence[Verdict] = (), *, for_ever
     return reason(obstacle.token, obstacle.sentence[0].upper() + obstacle.sentence[1:] + ".", verdicts)
 
 
-def makes_room(victims: int) -> Reason:
-    """The reason of a class for whose first job runs of its queue are being ended."""
-    runs = "a run of a lower class in it is" if victims == 1 else f"{victims} runs of lower classes in it are"
-    return reason(Token.PREEMPTING, f"Its queue is at its limit; {runs} being ended.")
+def makes_room() -> Reason:
+    """The reason of a class whose queue is at its limit, and for which runs of the queue are being ended."""
+    return reason(
+        Token.PREEMPTING, "Its queue is at its limit, and runs of a lower class in it are being ended for it."
+    )
 
 
 def queue_closed(queue: Queue) -> Reason:

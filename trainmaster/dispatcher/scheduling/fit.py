@@ -1,7 +1,8 @@
 """Whole-gang fit: do all members of all roles find nodes at once, and if not, what is missing.
 
 Best-fit decreasing: roles by their largest share of the cluster, each member on the feasible node that it leaves fullest. With
-a required topology level the whole gang is tried inside one domain of that level after another. It never says that a gang
+a required topology level the whole gang is tried inside one domain of that level after another; with a preferred one, first there
+and then anywhere. It never says that a gang
 fits when no packing exists, for it builds the packing; it may miss one that exists.
 """
 
@@ -55,17 +56,28 @@ class Size:
 def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | None = None) -> Fitted | Shortfall:
     """Try to place so many members of each role; the room is the same afterwards. ``product``: the only one to be given."""
     roles = by_size(shape.roles, room.total()) if len(shape.roles) > 1 else list(shape.roles)
-    if shape.required_level is None:
-        return _pack(roles, members, room, room.groups, product)
-    if shape.required_level == HOST_LEVEL:
+    if shape.required_level is not None:
+        return _inside(shape.required_level, roles, members, room, product)
+    if shape.preferred_level is not None:
+        close = _inside(shape.preferred_level, roles, members, room, product)
+        if isinstance(close, Fitted):
+            return close
+    return _pack(roles, members, room, room.groups, product)
+
+
+def _inside(
+    level: str, roles: list[RoleShape], members: dict[str, int], room: Room, product: Product | None
+) -> Fitted | Shortfall:
+    """All members in one domain of a topology level."""
+    if level == HOST_LEVEL:
         return _on_one_node(roles, members, room, product)
     tried, shortfall = 0, Shortfall("")
-    for domain in _domains(room, shape.required_level):
+    for domain in _domains(room, level):
         outcome = _pack(roles, members, room, domain, product)
         if isinstance(outcome, Fitted):
             return outcome
         tried, shortfall = tried + 1, outcome
-    return _in_no_domain(shape.required_level, tried, tried, shortfall)
+    return _in_no_domain(level, tried, tried, shortfall)
 
 
 def _in_no_domain(level: str, tried: int, places: int, last: Shortfall) -> Shortfall:

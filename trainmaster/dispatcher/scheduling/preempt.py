@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
-from trainmaster.dispatcher.scheduling.lines import Amounts, plain
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, plain, product_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out, needs_of_load
 from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
 from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
 
 PAUSE_SECONDS = 60.0
@@ -63,12 +64,22 @@ class _Trial:
     size: Size
     load: dict[str, dict[LoadKey, int]]
     need: Amounts = field(init=False)
-    """Of plain lines: on which narrowed ones the gang is charged is known only once it is placed."""
+    """On every line, as far as it is known before the gang is placed: by product where the cluster has only one."""
     _free: Resources = field(init=False)
 
     def __post_init__(self) -> None:
-        self.need = plain_needs(self.size)
+        self.need = self.view.lines.charge(self._places())
         self._free = dict(self._room().total())
+
+    def _places(self) -> Amounts:
+        cluster = self.view.clusters[self.cluster_id]
+        groups = cluster.report.groups if cluster.report is not None else ()
+        out: Amounts = {}
+        for name, amount in self.size.needs.items():
+            products = {product_of(group) for group in groups if group.free.get(name)} if "/" in name else {""}
+            if amount:
+                out[Line(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
+        return out
 
     def _room(self) -> Room:
         return laid_out(self.view, self.cluster_id, self.load)
@@ -123,7 +134,8 @@ class Evictions:
 
     def may_help(self, key: ClassKey, queue: Queue, size: Size) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
-        return self._has_lower(key, queue) or self._is_owed(queue, plain_needs(size))
+        guaranteed = (line for line in self.ledger.guaranteed if size.needs.get(line.resource))
+        return self._has_lower(key, queue) or any(self.ledger.guarantee(queue, line) for line in guaranteed)
 
     def _has_lower(self, key: ClassKey, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class."""
@@ -140,7 +152,8 @@ class Evictions:
     ) -> Exchange | None:
         """The exchange on one of these clusters that ends the fewest and least valuable runs; None if none helps.
 
-        Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it.
+        Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it: with ``for_quota``
+        that is an exchange without victims.
         """
         found: list[Exchange] = []
         # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
@@ -149,14 +162,19 @@ class Evictions:
             for cluster_id in clusters:
                 exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
                 if exchange is not None and not exchange.victims:
-                    return None
+                    return exchange if for_quota else None
                 if exchange is not None:
                     found.append(exchange)
         finally:
             self._count_leaving(1)
         if not for_quota:
-            found = [one for one in found if self.ledger.obstacle(queue.id, one.charge) is None]
+            found = [one for one in found if not self._exceeds(queue, one.charge)]
         return min(found, key=self._cost) if found else None
+
+    def _exceeds(self, queue: Queue, charge: Amounts) -> bool:
+        """Whether a limit would be broken while all that is leaving is still there. What others keep is no limit of the queue."""
+        obstacle = self.ledger.obstacle(queue.id, charge)
+        return obstacle is not None and obstacle.token is not Token.KEPT_FOR_OTHERS
 
     def _count_leaving(self, sign: int) -> None:
         for queue_id, charge in self._leaving_of().items():

@@ -56,6 +56,10 @@ class Ledger:
             for line, quota in queue.quotas.items():
                 if quota.kept:
                     self._keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
+        self.narrowed_kept = sorted(
+            {line for lines in self._keepers.values() for line in lines if line.product or line.kind}
+        )
+        """Narrowed lines on which any queue keeps something for itself."""
         for queue_id, many in view.running.items():
             self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
 
@@ -105,7 +109,7 @@ class Ledger:
             text = f"queue {queue.path} uses {line.format(used)} of its {line.format(quota.limit)} {line}; {needs}"
             return Obstacle(Token.QUEUE_LIMIT, queue, text)
         own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
-        text = f"queue {queue.path} uses {line.format(used)} {line}, with {own} guaranteed and at most {borrowing} borrowed; {needs}"
+        text = f"queue {queue.path} uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}; {needs}"
         return Obstacle(Token.BORROWING_LIMIT, queue, text)
 
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Line, int]) -> Obstacle | None:
@@ -123,10 +127,11 @@ class Ledger:
                 left -= held_back
                 own = max(0, queue.quotas.get(line, _NONE).kept - self.used(queue.id, line))
                 if need > max(left, own) and any(kept.values()):
-                    whom = " and ".join(sorted(path for path, amount in kept.items() if amount))
+                    keepers_of = sorted(path for path, amount in kept.items() if amount)
+                    whom = f"queue {' and '.join(keepers_of)}"
                     text = (
-                        f"{line.format(held_back)} {line} is kept for {whom}, which does not lend it;"
-                        f" {line.format(max(left, 0))} is left and this job needs {line.format(need)}"
+                        f"{whom} keeps {line.format(held_back)} {line} that it does not lend;"
+                        f" {line.format(max(left, 0))} is left for others, and this job needs {line.format(need)}"
                     )
                     return Obstacle(Token.KEPT_FOR_OTHERS, queue, text)
         return None

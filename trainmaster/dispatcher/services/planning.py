@@ -389,7 +389,7 @@ def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:
 def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> job_store.Transition:
     return job_store.Transition(
         job,
-        job.job,
+        job.job._replace(message=one.why),
         kind="preempt",
         attempt=run.ref.attempt,
         cluster_id=run.cluster_id,

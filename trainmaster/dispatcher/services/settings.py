@@ -33,6 +33,10 @@ class Settings(BaseSettings):
     """Added to a disconnect limit before its runs are called lost."""
     leader_seconds: float = Field(default=3.0, gt=0.5, le=60)
     """How long a silent leader stays leader."""
+    scheduler_read_host: str = "127.0.0.1"
+    """Where a scheduler listens for the apis' questions; with 0.0.0.0 it is reached at the address that Postgres sees it at."""
+    scheduler_read_port: int = Field(default=0, ge=0, le=65_535)
+    """0: any that is free."""
     cool_down_factor: float = Field(default=1.0, gt=0, le=100)
     """Scales how long a cluster that returned a job is left out for it."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)

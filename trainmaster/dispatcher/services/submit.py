@@ -69,6 +69,11 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.specs) if self.parameters is None else len(self.parameters)
 
+    @property
+    def repeats(self) -> int:
+        """How many jobs there are of each specification."""
+        return 1 if self.parameters is None else len(self.parameters)
+
     def hooked(self) -> list[tuple[str, bytes]]:
         """Specifications with webhooks, each with its path in the submission."""
         if self.parameters is not None:
@@ -242,14 +247,13 @@ async def admit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepa
     hooked = prepared.hooked()
     if hooked:
         webhooks.check_hooks(stores.settings, hooked)
-    repeats = 1 if prepared.parameters is None else len(prepared.parameters)
     many = Counter(spec.queue for spec in prepared.specs)
     paths = sorted(many)
     await tenants.hold_queues(tx, paths)
     queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
     for path in paths:
         _check_queue(caller, path, queues)
-        spec, more = queues[path].spec, many[path] * repeats
+        spec, more = queues[path].spec, many[path] * prepared.repeats
         if spec.max_queued is not None:
             await _check_room(tx, path, queues[path].id, spec.max_queued, more)
         if spec.max_queued_per_user is not None:
@@ -282,8 +286,7 @@ async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prep
         stores.jobs_submitted()
 
     tx.after_commit(wake)
-    repeats = 1 if prepared.parameters is None else len(prepared.parameters)
-    jobs = list(enumerate(prepared.specs * repeats, first))
+    jobs = list(enumerate(prepared.specs * prepared.repeats, first))
     if prepared.hooked():
         telling = [one for one in jobs if one[1].tells_submitted]
         await webhooks.tell_submitted(tx, [(key, spec.name, spec.first_state) for key, spec in telling])

@@ -1,0 +1,65 @@
+"""The fairness example as a person runs it: it holds what it claims, and leaves nothing behind however it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.waiting import eventually_sync
+
+RUN = Path(__file__).resolve().parents[2] / "examples" / "fairness" / "run.py"
+
+
+class Story:
+    """The example as a process whose temporary folder is in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self._output = folder / "output"
+        with self._output.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(RUN), "--fast"],
+                env=os.environ | {"TMPDIR": str(self.temporary)},
+                cwd=folder,
+                stdout=out,
+                stderr=out,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def left_behind(self) -> list[str]:
+        """The example's own folder, and processes that were told of it; a lock of the Postgres package is the machine's."""
+        files = [str(path) for path in self.temporary.glob("trainmaster-*")]
+        processes = [
+            " ".join(process.info["cmdline"])
+            for process in psutil.process_iter(["cmdline", "environ"])
+            if str(self.temporary) in f"{process.info['cmdline']} {process.info['environ']}"
+        ]
+        return files + processes
+
+
+def test_every_claim_of_the_example_holds(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    assert story.process.wait(240) == 0, story.output
+    found = re.fullmatch(r"(\d+) of (\d+) claims hold", story.output.splitlines()[-1])
+    assert found is not None, story.output
+    assert found[1] == found[2] != "0", story.output
+    assert story.left_behind() == []
+
+
+@pytest.mark.parametrize("reached", ["starting Postgres", "1. greedy asks"])
+def test_ctrl_c_stops_everything(reached: str, tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    eventually_sync(lambda: reached in story.output or story.process.poll() is not None, 120)
+    story.process.send_signal(signal.SIGINT)
+    assert story.process.wait(60) == 130, story.output
+    assert "Traceback" not in story.output
+    assert story.left_behind() == []

@@ -1,0 +1,143 @@
+"""Questions about the leading scheduler's view: a job's place, and what would become of jobs that are not submitted.
+
+An api asks the leader over a port, ``Leader``; without an answer it shows what is stored. The leader answers with ``answer_trial``
+and ``scheduling.place.place_of``.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from trainmaster.dispatcher.domain.shapes import shape_from
+from trainmaster.dispatcher.scheduling.place import try_out
+from trainmaster.dispatcher.scheduling.view import View, WaitingJob
+from trainmaster.dispatcher.services import reading
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import Prepared, admit
+from trainmaster.dispatcher.store import scheduling
+from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.dispatcher.store.scheduling import Reads
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.ids import parse_job_id
+from trainmaster.protocol.places import Place, Trial
+from trainmaster.protocol.states import JobState
+
+MOST_TRIED = 100
+"""Jobs in one dry run: the leader works out one after the other, between its cycles."""
+
+
+class NoAnswerError(TrainmasterError):
+    """No leader has answered in time."""
+
+
+class Question(Lenient):
+    """A job that is not submitted, as the leader has to know it."""
+
+    name: str
+    queue_id: int
+    class_id: int
+    priority: int
+    shape: dict[str, Any]
+
+
+class Questions(Lenient):
+    """What one dry run asks."""
+
+    jobs: tuple[Question, ...]
+
+
+class Answers(Lenient):
+    """In the order of the questions; None where the leader does not know the queue or the class yet."""
+
+    trials: tuple[Trial | None, ...]
+
+
+class Leader(Protocol):
+    """The leading scheduler as an api reaches it. Each call raises NoAnswerError."""
+
+    async def place(self, reads: Reads, key: int) -> Place | None:
+        """The place of a job; None if it does not wait in the leader's view."""
+
+    async def try_out(self, reads: Reads, questions: Questions) -> Answers:
+        """What would become of these jobs."""
+
+
+def answer_trial(view: View, question: Question, now: float) -> Trial | None:
+    """The leader's answer to one question."""
+    job = WaitingJob(
+        id=0,
+        version=0,
+        name=question.name,
+        queue_id=question.queue_id,
+        class_id=question.class_id,
+        shape_id=0,
+        priority=question.priority,
+        submitted_at=now,
+        attempt=0,
+    )
+    return try_out(view, job, shape_from(question.shape), now)
+
+
+async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
+    """Why a job is where it is; of one that is queued, its place, or the age of the stored verdict where no leader answers."""
+    async with stores.database.transaction() as tx:
+        told = await reading.why(tx, caller, text)
+        if told["state"] != JobState.QUEUED:
+            return told
+        reads = await scheduling.leaders_reads(tx)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        place = await leader.place(reads, parse_job_id(text)[1])
+    except NoAnswerError:
+        age = {} if told.get("at") is None else {"ageSeconds": _age(told["at"])}
+        return told | {"live": False} | age
+    return told | {"live": True} | ({} if place is None else _dump(place))
+
+
+def _age(at: str) -> float:
+    return round(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()), 3)
+
+
+def _dump(model: Lenient) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prepared) -> dict[str, Any]:
+    """Check jobs as a submission does, and say what would become of each. Stores nothing.
+
+    Raises ProblemError when one of them would be refused.
+    """
+    if prepared.parameters is not None:
+        raise ProblemError(Code.INVALID_SPEC, "a dry run takes whole specifications, not a table of parameters")
+    if len(prepared) > MOST_TRIED:
+        raise ProblemError(Code.INVALID_SPEC, f"{len(prepared)} jobs in one dry run, at most {MOST_TRIED} are allowed")
+    async with stores.database.transaction() as tx:
+        admitted = await admit(tx, stores, caller, prepared)
+        reads = await scheduling.leaders_reads(tx)
+    questions = Questions(
+        jobs=tuple(
+            Question(
+                name=spec.name,
+                queue_id=admitted.queues[spec.queue],
+                class_id=admitted.classes[spec.priority_class, spec.queue],
+                priority=spec.priority,
+                shape=orjson.loads(prepared.shapes[spec.shape_hash]),
+            )
+            for spec in prepared.specs
+        )
+    )
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        trials = (await leader.try_out(reads, questions)).trials
+    except NoAnswerError:
+        trials = None
+    jobs = [{"name": spec.name, "queue": spec.queue, "held": spec.held} for spec in prepared.specs]
+    if trials is not None:
+        jobs = [
+            job | ({} if trial is None else {"trial": _dump(trial)}) for job, trial in zip(jobs, trials, strict=True)
+        ]
+    return {"live": trials is not None, "jobs": jobs}
