@@ -3,26 +3,27 @@
 A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
 A trial puts the job into the view itself, lets a cycle decide on it, and takes it out again: nothing is copied. Beside it, that
 cycle sees only those that it could not pass by: jobs that clusters are kept for, and the first one of a queue that keeps its
-order. All others, too, were looked at in the cycle before and left waiting, or came since.
+order. All others were looked at in the cycle before and left waiting, or have come since.
 """
 
 from bisect import bisect_left
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import inf
+from math import ceil, inf
 
 from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import explain
-from trainmaster.dispatcher.scheduling.decide import _Rooms, capacity, decide
+from trainmaster.dispatcher.scheduling.candidates import Rooms, capacity
+from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices
 from trainmaster.dispatcher.scheduling.lines import plain
 from trainmaster.dispatcher.scheduling.order import Head, head_of
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.quota import Ledger
-from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.places import Factors, Place, QueueTurn, Trial
 from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
@@ -46,7 +47,7 @@ def place_of(view: View, job_id: int, now: float) -> Place | None:
 
 
 def _ledger(view: View, now: float) -> Ledger:
-    return Ledger(view, capacity(view, _Rooms(view), now))
+    return Ledger(view, capacity(view, Rooms(view), now))
 
 
 def _place(view: View, ledger: Ledger, job: WaitingJob, now: float) -> Place:
@@ -163,8 +164,8 @@ def _candidate(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: fl
 def _never(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> Verdict | None:
     """Why a cluster is out of the question until it, or the job, is changed."""
     failing = first_failing(STATIC, _candidate(view, cluster, queue, shape, now))
-    if failing is None and cluster.report is not None:
-        outcome = fit(shape, size_choices(shape)[-1].members, Room.empty(cluster.report))
+    if failing is None:
+        outcome = fit(shape, size_choices(shape)[-1].members, empty_room(view, cluster.id))
         failing = (Check.NEVER_FITS, outcome.sentence) if isinstance(outcome, Shortfall) else None
     return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
 
@@ -222,7 +223,7 @@ def _told(view: View, plan: Plan, place: Place, cannot: Reason | None) -> Trial:
             runs_ended=many,
             place=place,
         )
-    reason = next(reason for key, reason in plan.reasons.items() if key.shape_id == TRIAL_SHAPE)
+    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[TRIAL_SHAPE]
     reason = reason.model_copy(update={"details": {}})  # they name the job, too
     kept = plan.reservations.get(TRIAL_JOB)
     has_time = kept is not None and kept.at < inf
@@ -231,7 +232,7 @@ def _told(view: View, plan: Plan, place: Place, cannot: Reason | None) -> Trial:
         starts_now=False,
         why=reason.sentence,
         cluster=view.clusters[kept.cluster_id].name if kept is not None and has_time else None,
-        expected_start=_moment(kept.at) if kept is not None and has_time else None,
+        expected_start=_moment(ceil(kept.at)) if kept is not None and has_time else None,
         place=place,
         reason=reason,
     )
