@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling import decide as decide_module
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
@@ -447,6 +449,23 @@ def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, 
     plan = told(decide(view, NOW))
     assert told(decide(view, NOW)) == plan
     assert told(decide(world.view(shuffled), NOW)) == plan
+
+
+@given(busy_worlds())
+def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(world: World) -> None:
+    quick = decide(world.view(), NOW)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decide_module, "look_at_best", lambda *_: None)
+        thorough = decide(world.view(), NOW)
+    assert [(start.job.id, start.cluster_id, start.placement, start.why) for start in quick.starts] == [
+        (start.job.id, start.cluster_id, start.placement, start.why) for start in thorough.starts
+    ]
+    assert (quick.holds, quick.stops, quick.reasons, quick.reservations) == (
+        thorough.holds,
+        thorough.stops,
+        thorough.reasons,
+        thorough.reservations,
+    )
 
 
 @given(busy_worlds())

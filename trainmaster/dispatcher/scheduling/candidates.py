@@ -104,23 +104,34 @@ class Option:
 
 @dataclass(slots=True)
 class Standing:
-    """How the clusters stand for jobs alike, kept up to date as rooms change: where they fit, the best first, and where not."""
+    """How the clusters stand for jobs alike, kept up to date as rooms change.
 
-    ranked: list[tuple[float, str, "Option"]] = field(default_factory=list)
-    rank_of: dict[int, tuple[float, str, "Option"]] = field(default_factory=dict)
+    What a cluster would score is known without a fit, so they are ranked by that, and only the best ones are tried.
+    """
+
+    ranked: list[tuple[float, str, int]] = field(default_factory=list)
+    """Minus the score, name and id of the clusters that are not known to lack room, the best first."""
+    rank_of: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     lacks: dict[int, Verdict] = field(default_factory=dict)
     seen: int = 0
+    """How many of the rooms' changes it has taken in."""
 
-    def put(self, cluster: Cluster, outcome: "Option | Verdict") -> None:
-        old = self.rank_of.pop(cluster.id, None)
-        if old is not None:
-            del self.ranked[bisect_left(self.ranked, old[:2], key=lambda entry: entry[:2])]
-        if isinstance(outcome, Verdict):
-            self.lacks[cluster.id] = outcome
-            return
+    def put(self, cluster: Cluster, total: float) -> None:
+        """A cluster has this score now, if the gang fits there."""
+        self._take_out(cluster.id)
         self.lacks.pop(cluster.id, None)
-        entry = self.rank_of[cluster.id] = (-outcome.total, cluster.name, outcome)
-        insort(self.ranked, entry, key=lambda one: one[:2])
+        entry = self.rank_of[cluster.id] = (-total, cluster.name, cluster.id)
+        insort(self.ranked, entry)
+
+    def note_lack(self, cluster_id: int, verdict: Verdict) -> None:
+        """The gang does not fit there now."""
+        self._take_out(cluster_id)
+        self.lacks[cluster_id] = verdict
+
+    def _take_out(self, cluster_id: int) -> None:
+        old = self.rank_of.pop(cluster_id, None)
+        if old is not None:
+            del self.ranked[bisect_left(self.ranked, old)]
 
 
 class Alike(NamedTuple):

@@ -16,7 +16,7 @@ from trainmaster.dispatcher.scheduling.looks import (
     Choice,
     Cycle,
     Prepared,
-    look_at_changed,
+    look_at_best,
     look_at_each,
     needs_by_role,
 )
@@ -122,7 +122,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
         return _exchange(cycle, key, queue, allowed, full) or reason
-    look = look_at_changed(cycle, alike, queue, allowed)
+    look = look_at_best(cycle, alike, allowed)
     if isinstance(look, Choice):
         return look
     if look is None:

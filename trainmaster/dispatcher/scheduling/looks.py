@@ -62,34 +62,46 @@ class Choice:
     verdicts: Collection[Verdict]
 
 
-def look_at_changed(cycle: Cycle, alike: Alike, queue: Queue, sizes: list[Size]) -> "Choice | Look | None":
-    """The same as a look where neither quota depends on the place nor anything is kept for others; None where it does.
+def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look | None:
+    """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
 
-    Only clusters that have changed since the last look are looked at again.
+    None where it does not apply: where quota depends on the place, something is kept for others, or the gang has several sizes.
     """
     rooms = cycle.rooms
-    if cycle.reservations.kept or rooms.view.lines.any_narrowed:
+    if cycle.reservations.kept or rooms.view.lines.any_narrowed or len(sizes) > 1:
         return None
     standing = rooms.standings.get(alike)
     if standing is None:
         standing = rooms.standings[alike] = Standing()
         changed = [cluster for cluster, ruled_out in rooms.looked_at(alike, cycle.now) if ruled_out is None]
     elif standing.seen < len(rooms.changes):
-        fit_for = standing.rank_of.keys() | standing.lacks.keys()
-        changed = [rooms.view.clusters[one] for one in set(rooms.changes[standing.seen :]) if one in fit_for]
+        known = standing.rank_of.keys() | standing.lacks.keys()
+        changed = [rooms.view.clusters[one] for one in set(rooms.changes[standing.seen :]) if one in known]
     else:
         changed = []
+    needs = sizes[0].needs
     for cluster in changed:
-        standing.put(cluster, _known_option(rooms, alike, sizes, cluster, None))
+        standing.put(cluster, score(_fit_on(rooms, cluster, needs))[0])
     standing.seen = len(rooms.changes)
-    if standing.ranked:
-        top = [option for _, _, option in standing.ranked[: MOST_TOLD + 1]]
+    top: list[Option] = []
+    while len(top) < 2 and len(top) < len(standing.ranked):
+        cluster = rooms.view.clusters[standing.ranked[len(top)][2]]
+        outcome = _known_option(rooms, alike, sizes, cluster, None)
+        if isinstance(outcome, Verdict):
+            standing.note_lack(cluster.id, outcome)
+        else:
+            top.append(outcome)
+    if top:
         return Choice(top[0], top, standing.lacks.values())
     verdicts = [
         standing.lacks[cluster.id] if ruled_out is None else ruled_out
         for cluster, ruled_out in rooms.looked_at(alike, cycle.now)
     ]
     return Look(verdicts=verdicts, full=list(standing.lacks))
+
+
+def _fit_on(rooms: Rooms, cluster: Cluster, needs: Resources) -> Fit:
+    return Fit(cluster, rooms.free(cluster.id).total(), rooms.empty(cluster).total(), needs)
 
 
 def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:
@@ -191,8 +203,7 @@ def _option(
     for size in sizes:
         outcome = rooms.fit_now(shape_id, size, cluster.id, product)
         if isinstance(outcome, Fitted):
-            free, whole = rooms.free(cluster.id).total(), rooms.empty(cluster).total()
-            total, parts = score(Fit(cluster, free, whole, size.needs))
+            total, parts = score(_fit_on(rooms, cluster, size.needs))
             members = (
                 (group, role, count) for group, roles in outcome.placement.items() for role, count in roles.items()
             )

@@ -1,12 +1,13 @@
 """A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a view.
 
 A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
-A trial puts the job into the view itself, lets a cycle decide on it, and takes it out again: nothing is copied. Beside it, that
-cycle sees only those that it could not pass by: jobs that clusters are kept for, and the first one of a queue that keeps its
-order. All others were looked at in the cycle before and left waiting, or have come since.
+For a trial, a cycle decides on a view that shares everything with the real one but the jobs that wait: those are the job on trial
+and the few that it could not pass by, jobs that clusters are kept for and the first one of a queue that keeps its order. All others
+were looked at in the cycle before and left waiting, or have come since.
 """
 
 from bisect import bisect_left
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil, inf
@@ -18,12 +19,11 @@ from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.candidates import Rooms, capacity
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices
+from trainmaster.dispatcher.scheduling.fit import Fitted
 from trainmaster.dispatcher.scheduling.lines import plain
 from trainmaster.dispatcher.scheduling.order import Head, head_of
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.quota import Ledger
-from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.places import Factors, Place, QueueTurn, Trial
 from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
@@ -34,6 +34,9 @@ TRIAL_JOB = (1 << 45) - 1
 TRIAL_SHAPE = -1
 """The key of its shape; those of the store are positive."""
 
+_WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
+"""What a view has of jobs that wait; all else is shared."""
+
 
 def place_of(view: View, job_id: int, now: float) -> Place | None:
     """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the view.
@@ -43,22 +46,19 @@ def place_of(view: View, job_id: int, now: float) -> Place | None:
     job = view.jobs.get(job_id)
     if job is None or job.queue_id not in view.queues or job.class_id not in view.classes:
         return None
-    return _place(view, _ledger(view, now), job, now)
-
-
-def _ledger(view: View, now: float) -> Ledger:
-    return Ledger(view, capacity(view, Rooms(view), now))
+    return _place(view, Ledger(view, capacity(view, Rooms(view), now)), job, now)
 
 
 def _place(view: View, ledger: Ledger, job: WaitingJob, now: float) -> Place:
+    """The place of a job, whether it waits already or not."""
     own = _head(view, job, now)
-    classes = view.waiting[job.queue_id]
+    classes = view.waiting.get(job.queue_id, {})
     ahead = sum(_before(view, key, keys, own, now) for key, keys in classes.items())
     return Place(
         queue=view.queues[job.queue_id].path,
         position=ahead + 1,
         jobs_ahead=ahead,
-        jobs_in_queue=sum(len(keys) for keys in classes.values()),
+        jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in view.jobs),
         factors=_factors(view, ledger, job, own),
     )
 
@@ -125,29 +125,26 @@ def try_out(view: View, job: WaitingJob, shape: Shape, now: float) -> Trial | No
     queue = view.queues.get(job.queue_id)
     if queue is None or job.class_id not in view.classes:
         return None
-    trial = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE)
-    waiting, alike = view.waiting, (TRIAL_SHAPE, queue.allowed_kinds)
+    trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), Rooms(view)
+    ledger = Ledger(view, capacity(view, rooms, now))
+    place = _place(view, ledger, trial, now)
+    alike = (TRIAL_SHAPE, queue.allowed_kinds)
     try:
         view.put_shape(TRIAL_SHAPE, shape)
-        view.put_waiting(trial)
-        ledger = _ledger(view, now)
-        place = _place(view, ledger, trial, now)
         view.ruled_out[alike] = ruled_out = {
-            cluster.id: _never(view, cluster, queue, shape, now) for cluster in view.clusters.values()
+            cluster.id: _never(rooms, cluster, queue, shape) for cluster in view.clusters.values()
         }
-        cannot = _cannot_run(view, ledger, queue, shape, ruled_out)
+        cannot = _cannot_run(ledger, rooms, queue, ruled_out)
         fitting = [cluster for cluster in _by_name(view) if ruled_out[cluster.id] is None]
-        view.waiting = _contenders(view, queue, now)
-        plan = decide(view, now)
+        with_room = [cluster for cluster in fitting if _has_room(rooms, cluster, queue, shape, now)]
+        plan = decide(_among(view, trial, queue, now), now)
     finally:
-        view.waiting = waiting
-        view.drop_job(TRIAL_JOB)
         view.shapes.pop(TRIAL_SHAPE, None)
         view.ruled_out.pop(alike, None)
     return _told(view, plan, place, cannot).model_copy(
         update={
             "fits_empty": tuple(cluster.name for cluster in fitting),
-            "fits_now": tuple(cluster.name for cluster in fitting if _has_room(view, cluster, queue, shape, now)),
+            "fits_now": tuple(cluster.name for cluster in with_room),
         }
     )
 
@@ -156,54 +153,51 @@ def _by_name(view: View) -> list[Cluster]:
     return sorted(view.clusters.values(), key=lambda cluster: cluster.name)
 
 
-def _candidate(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> Candidate:
-    lease_left = view.lease_until.get(cluster.id, now) - now
-    return Candidate(queue.allowed_kinds, shape, cluster, lease_left, ())
-
-
-def _never(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> Verdict | None:
+def _never(rooms: Rooms, cluster: Cluster, queue: Queue, shape: Shape) -> Verdict | None:
     """Why a cluster is out of the question until it, or the job, is changed."""
-    failing = first_failing(STATIC, _candidate(view, cluster, queue, shape, now))
+    failing = first_failing(STATIC, Candidate(queue.allowed_kinds, shape, cluster, 0.0, ()))
     if failing is None:
-        outcome = fit(shape, size_choices(shape)[-1].members, empty_room(view, cluster.id))
-        failing = (Check.NEVER_FITS, outcome.sentence) if isinstance(outcome, Shortfall) else None
+        sentence = rooms.never_fits(TRIAL_SHAPE, cluster)
+        failing = None if sentence is None else (Check.NEVER_FITS, sentence)
     return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
 
 
-def _cannot_run(
-    view: View, ledger: Ledger, queue: Queue, shape: Shape, ruled_out: dict[int, Verdict | None]
-) -> Reason | None:
+def _cannot_run(ledger: Ledger, rooms: Rooms, queue: Queue, ruled_out: dict[int, Verdict | None]) -> Reason | None:
     """Why the job can never run as it is written."""
-    least = {plain(name): amount for name, amount in size_choices(shape)[-1].needs.items() if amount}
-    obstacle = ledger.never(queue.id, least)
+    least = rooms.sizes_of(TRIAL_SHAPE)[-1]
+    obstacle = ledger.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
-    verdicts = [verdict for cluster in _by_name(view) if (verdict := ruled_out[cluster.id]) is not None]
+    verdicts = [verdict for cluster in _by_name(rooms.view) if (verdict := ruled_out[cluster.id]) is not None]
     if len(verdicts) < len(ruled_out):
         return None
     reason = explain.blocked(verdicts)
     return reason if reason.tier is Tier.CANNOT_RUN else None
 
 
-def _contenders(view: View, queue: Queue, now: float) -> dict[int, dict[ClassKey, SortedList]]:
-    """The job on trial, those that it cannot pass by, and nobody else, as ``View.waiting`` has them."""
-    wanted = {TRIAL_JOB, *(view.reservations.keys() & view.jobs.keys())}
-    if queue.order is Order.STRICT:
-        firsts = (keys[0].job_id for key, keys in view.waiting[queue.id].items() if key.class_id in view.classes)
-        wanted.add(min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now)))
-    out: dict[int, dict[ClassKey, SortedList]] = {}
-    for job_id in wanted:
-        key = view.class_of(job_id)
-        out.setdefault(key.queue_id, {}).setdefault(key, SortedList()).add(view.jobs[job_id].key)
-    return out
-
-
-def _has_room(view: View, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> bool:
+def _has_room(rooms: Rooms, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> bool:
     """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
-    if first_failing(PASSING, _candidate(view, cluster, queue, shape, now)) is not None:
+    lease_left = rooms.view.lease_until.get(cluster.id, now) - now
+    if first_failing(PASSING, Candidate(queue.allowed_kinds, shape, cluster, lease_left, ())) is not None:
         return False
-    room = Room.of(view, cluster.id)
-    return any(isinstance(fit(shape, size.members, room), Fitted) for size in size_choices(shape))
+    fitted = (rooms.fit_now(TRIAL_SHAPE, size, cluster.id, None) for size in rooms.sizes_of(TRIAL_SHAPE))
+    return any(isinstance(outcome, Fitted) for outcome in fitted)
+
+
+def _among(view: View, trial: WaitingJob, queue: Queue, now: float) -> View:
+    """The same view with nobody waiting but the job on trial and those that it cannot pass by."""
+    wanted = view.reservations.keys() & view.jobs.keys()
+    if queue.order is Order.STRICT:
+        classes = view.waiting.get(queue.id, {})
+        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in view.classes]
+        wanted |= {min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now))} if firsts else set()
+    small = copy(view)
+    for name, index in vars(View()).items():
+        if name in _WAITING:
+            setattr(small, name, index)
+    for job in (*(view.jobs[job_id] for job_id in wanted), trial):
+        small.put_waiting(job)
+    return small
 
 
 def _told(view: View, plan: Plan, place: Place, cannot: Reason | None) -> Trial:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trainmaster.dispatcher.scheduling.room import dominant
 from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
@@ -31,8 +30,12 @@ def kind_preference(fit: Fit) -> float:
 
 def packing(fit: Fit) -> float:
     """How full the cluster is afterwards, by its fullest resource, so that large free shapes stay whole elsewhere."""
-    used = {name: total - fit.free.get(name, 0) + fit.needs.get(name, 0) for name, total in fit.capacity.items()}
-    return min(dominant({name: amount for name, amount in used.items() if name in fit.needs}, fit.capacity), 1.0)
+    fullest = 0.0
+    for name, amount in fit.needs.items():
+        there = fit.capacity.get(name, 0)
+        if there > 0:
+            fullest = max(fullest, (there - fit.free.get(name, 0) + amount) / there)
+    return min(fullest, 1.0)
 
 
 SCORES: Mapping[str, tuple[float, Score]] = {"kind": (2.0, kind_preference), "packing": (1.0, packing)}
