@@ -134,8 +134,20 @@ class Evictions:
 
     def may_help(self, key: ClassKey, queue: Queue, size: Size) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
+        return self._has_lower(key, queue) or self._may_be_owed(queue, size)
+
+    def _may_be_owed(self, queue: Queue, size: Size) -> bool:
+        """Whether the queue has a guarantee on any line that is needed; on a narrowed one it depends on the place."""
         guaranteed = (line for line in self.ledger.guaranteed if size.needs.get(line.resource))
-        return self._has_lower(key, queue) or any(self.ledger.guarantee(queue, line) for line in guaranteed)
+        return any(self.ledger.guarantee(queue, line) for line in guaranteed)
+
+    def _has_lower_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
+        """Whether its own queue has runs of a lower class on a cluster that may be ended."""
+        value, classes = self.view.classes[key.class_id].value, self.view.classes
+        return any(
+            run.class_id in classes and classes[run.class_id].value < value
+            for run in self._ranked_of(cluster_id, queue.id)
+        )
 
     def _has_lower(self, key: ClassKey, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class."""
@@ -159,7 +171,11 @@ class Evictions:
         # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
         self._count_leaving(-1)
         try:
+            # What is leaving already may be all that it takes.
+            is_owed = self._may_be_owed(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
             for cluster_id in clusters:
+                if not is_owed and not self._has_lower_on(cluster_id, key, queue):
+                    continue
                 exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
                 if exchange is not None and not exchange.victims:
                     return exchange if for_quota else None
@@ -282,7 +298,10 @@ class Evictions:
         the least work done, the youngest."""
         ranked = self._candidates.get(cluster_id)
         if ranked is None:
-            view, ledger = self.view, self.ledger
+            view = self.view
+            shares: dict[int, float] = {}
+            for queue_id in {run.queue_id for run in view.runs_on.get(cluster_id, {}).values()} & view.queues.keys():
+                shares[queue_id] = self.ledger.share(view.queues[queue_id])[0]
             old_enough = [
                 run
                 for run in view.runs_on.get(cluster_id, {}).values()
@@ -293,7 +312,7 @@ class Evictions:
             ranked = self._candidates[cluster_id] = sorted(
                 old_enough,
                 key=lambda run: (
-                    -ledger.share(view.queues[run.queue_id])[0],
+                    -shares[run.queue_id],
                     view.classes[run.class_id].value if run.class_id in view.classes else 0,
                     self._work(run),
                     -run.began_at,
