@@ -4,9 +4,9 @@
 
 The leader's own steps run on views of made-up worlds (``bench.worlds``), each case in a process of its own and without a store:
 take in what has changed, ``decide``, compare the reasons with those of the cycle before, put the starts into the view. Only jobs
-that start count as decisions; their rate is starts by the seconds of deciding and putting. ``jobs_covered_per_second`` also counts
-the waiting jobs that were given a reason, other than that they were not looked at. Cycles go on until nothing starts, or for
-``--seconds``; what is under way then is cut off and counts as a cycle of at least that length.
+that start count as decisions; their rate is starts by the seconds of deciding and putting, of all cycles in which something
+starts. ``jobs_covered_per_second`` also counts the waiting jobs that were given a reason, other than that they were not looked at.
+Cycles go on until nothing starts, or for ``--seconds``; what is under way then is cut off and counts as a cycle of that length.
 
 The case ``store`` has its jobs in Postgres: the time from nothing to the whole view, and that from the death of the leading of
 two scheduler processes to the first decision after it. Floors are beside the figures; a smaller ``--scale`` has none to hold.
@@ -43,12 +43,13 @@ from bench.stage import PROGRAM, Stage
 from bench.worlds import NOW, ROLE, Changes, Kind, Size, World, gangs, make, make_kinds, popularity, reclaim_storm
 from trainmaster.cli.embedded import free_port
 from trainmaster.dispatcher.domain.shapes import shape_bytes
-from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey
 from trainmaster.dispatcher.services.planning import Applied, Follower, ReasonBook
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Tier
 
@@ -119,7 +120,7 @@ def at_most(seconds: float) -> Iterator[None]:
         raise TimeIsOver
 
     signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         with suppress(TimeIsOver):
             yield
@@ -139,12 +140,26 @@ def profiled(on: bool) -> Iterator[None]:
 
 
 class Lap(NamedTuple):
-    """The parts of one cycle, in seconds."""
+    """One cycle: its parts in seconds, and how many jobs start."""
 
     take_in: float
     decide: float
     reasons: float
     put: float
+    starts: int
+
+    @property
+    def seconds(self) -> float:
+        return self.take_in + self.decide + self.reasons + self.put
+
+
+PARTS = ("take_in", "decide", "reasons", "put")
+
+
+def rate(laps: Sequence[Lap], cut_seconds: float = 0.0) -> float:
+    """Starts by the seconds of deciding on them and putting them into the view."""
+    seconds = sum(lap.decide + lap.put for lap in laps) + cut_seconds
+    return round(sum(lap.starts for lap in laps) / seconds, 1) if seconds else 0.0
 
 
 @dataclass(slots=True)
@@ -153,13 +168,14 @@ class Leader:
 
     world: World
     laps: list[Lap] = field(default_factory=list)
-    starts: int = 0
     evicted: int = 0
     covered: int = 0
+    cpu_seconds: float = 0.0
     cut_seconds: float | None = None
     """How long a cycle had lasted when the time was over."""
     _now: float = NOW
     _began: float | None = None
+    _ending: set[int] = field(default_factory=set)
     _book: ReasonBook = field(default_factory=ReasonBook)
     _follower: Follower = field(init=False)
     _waiting: Counter[ClassKey] = field(init=False)
@@ -173,6 +189,8 @@ class Leader:
         """One cycle a second after the one before."""
         view = self.world.view
         self._now += 1.0
+        # Those told to give way have gone by now.
+        changes.ended += sorted(self._ending)
         self._began = began = time.perf_counter()
         changes.put(view)
         for cluster_id in view.clusters:
@@ -187,20 +205,19 @@ class Leader:
         self._book.changed(plan)
         self._book.note(plan)
         compared = time.perf_counter()
-        ending = self._count(plan)
+        self._ending = self._count(plan)
         counted = time.perf_counter()
         view.reservations = plan.reservations
-        self._follower.note_applied(plan, Applied({job.id for job in plan.jobs}, ending, self._now))
+        self._follower.note_applied(plan, Applied({job.id for job in plan.jobs}, self._ending, self._now))
         put = time.perf_counter()
         self._began = None
-        self.laps.append(Lap(taken_in - began, decided - asked, compared - decided, put - counted))
+        self.laps.append(Lap(taken_in - began, decided - asked, compared - decided, put - counted, len(plan.starts)))
         return plan
 
     def _count(self, plan: Plan) -> set[int]:
         """Note what a plan covers; the jobs whose runs end by it."""
         decided = [self.world.view.class_of(job.id) for job in plan.jobs]
         self._waiting.subtract(decided)
-        self.starts += len(plan.starts)
         ending = {one.job_id for one in plan.stops}.union(one.job_id for start in plan.starts for one in start.evicts)
         self.evicted += len(ending)
         looked_at = (key for key, reason in plan.reasons.items() if reason.tier is not Tier.UNSEEN)
@@ -212,6 +229,7 @@ class Leader:
     ) -> bool:
         """Cycles until nothing starts, or until there were so many; whether it came to that before the time was over."""
         ended = False
+        cpu = time.process_time()
         with at_most(seconds):
             for _ in range(most):
                 changes = before()
@@ -219,23 +237,24 @@ class Leader:
                 if until_settled and not plan.jobs and not plan.stops:
                     break
             ended = True
+        self.cpu_seconds += time.process_time() - cpu
         if self._began is not None:
             self.cut_seconds = time.perf_counter() - self._began
         return ended
 
     def figures(self) -> dict[str, Any]:
         cut = [] if self.cut_seconds is None else [self.cut_seconds]
-        whole = [sum(lap) for lap in self.laps] + cut
-        seconds = {part: sum(getattr(lap, part) for lap in self.laps) for part in Lap._fields}
-        deciding = seconds["decide"] + seconds["put"] + sum(cut)
+        whole = [lap.seconds for lap in self.laps] + cut
         return {
             "cycles": len(self.laps),
             "cut_cycle_seconds": self.cut_seconds and round(self.cut_seconds, 3),
-            "starts": self.starts,
+            "starts": sum(lap.starts for lap in self.laps),
             "evicted_runs": self.evicted,
-            "decisions_per_second": round(self.starts / deciding, 1),
-            **{f"{part}_seconds": round(value, 3) for part, value in seconds.items()},
+            "decisions_per_second": rate([lap for lap in self.laps if lap.starts], sum(cut)),
+            "decisions_per_second_in_full_plans": rate([lap for lap in self.laps if lap.starts >= MOST_STARTS]),
+            **{f"{part}_seconds": round(sum(getattr(lap, part) for lap in self.laps), 3) for part in PARTS},
             "cycles_seconds": round(sum(whole), 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
             "cycle_first_seconds": round(whole[0], 4),
             "cycle_p50_seconds": round(quantile(whole, 0.5), 4),
             "cycle_max_seconds": round(max(whole), 4),
@@ -286,7 +305,7 @@ def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dic
     if not leader.go_on(seconds, Changes, until_settled=True):
         return figures | {"not_measured": f"not settled within {seconds:.0f} s"}
     settled = len(leader.laps)
-    half = _CHANGES // 2
+    half, cpu = _CHANGES // 2, leader.cpu_seconds
     with profiled(profile):
         leader.go_on(
             seconds,
@@ -297,11 +316,12 @@ def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dic
     laps = leader.laps[settled:]
     if not laps:
         return figures | {"not_measured": f"no cycle with changes within {seconds:.0f} s"}
-    parts = {part: round(quantile([getattr(lap, part) for lap in laps], 0.5), 5) for part in Lap._fields}
-    whole = [sum(lap) for lap in laps]
+    parts = {part: round(quantile([getattr(lap, part) for lap in laps], 0.5), 5) for part in PARTS}
+    whole = [lap.seconds for lap in laps]
     return figures | {
         "cycles": len(laps),
-        "starts": leader.starts,
+        "cpu_seconds": round(leader.cpu_seconds - cpu, 3),
+        "starts": sum(lap.starts for lap in laps),
         "cycle_p50_seconds": round(quantile(whole, 0.5), 5),
         "cycle_max_seconds": round(max(whole), 5),
         "p50_seconds_by_part": parts,
@@ -326,7 +346,7 @@ def compare_changes(scale: float, seconds: float, profile: bool) -> dict[str, An
 # -- with a store
 
 _CLUSTERS = 10
-_RUN_TIME = "20s"
+_RUN_TIME = "1s-40s"
 _COLUMNS = "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, submitted_at"
 
 
@@ -388,12 +408,23 @@ def insert(stage: Stage, size: Size) -> None:
         connection.execute("ANALYZE")
 
 
+def root_of(error: BaseException) -> BaseException:
+    """Where it began."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return error
+
+
 async def cold_start(url: str) -> dict[str, Any]:
-    """A view from nothing, in this process; then a look that finds nothing new, and the first plan."""
+    """A view from nothing, in this process; then a look that finds nothing new, and the first plan. Or the error instead."""
     stores = Stores.open(Settings.model_validate({"database_url": url}))
     follower, before = Follower(), rss_bytes()
     began = time.perf_counter()
-    await follower.absorb(stores, time.monotonic())
+    try:
+        await follower.absorb(stores, time.monotonic())
+    except ProblemError as error:
+        await stores.close()
+        return {"cold_start_error": f"after {time.perf_counter() - began:.1f} s: {root_of(error)!r}"}
     loaded = time.perf_counter()
     await follower.absorb(stores, time.monotonic())
     looked = time.perf_counter()
@@ -481,6 +512,9 @@ def run_store(scale: float) -> dict[str, Any]:
             insert(stage, size)
             figures: dict[str, Any] = {"insert_seconds": round(time.perf_counter() - began, 1)}
             figures |= apart(run_cold_start, stage.database_url)
+            figures["postgres"] = durability(stage.database_url)
+            if "cold_start_error" in figures:
+                return figures
             ports = {f"scheduler-{number}": free_port() for number in range(2)}
             for name, port in ports.items():
                 stage.add(name, [*PROGRAM, "scheduler", "--metrics-port", str(port)])
@@ -488,8 +522,8 @@ def run_store(scale: float) -> dict[str, Any]:
                 figures["take_overs"] = [take_over(stage, ports) for _ in range(_TAKE_OVERS)]
                 figures["take_over_max_seconds"] = max(one["seconds"] for one in figures["take_overs"])
             except TimeoutError as error:
-                figures["take_over_not_measured"] = str(error)
-            return figures | {"postgres": durability(stage.database_url)}
+                figures["take_over_error"] = str(error)
+            return figures
         finally:
             stage.stop()
 
@@ -509,15 +543,15 @@ STORED = (
 
 
 def beside(figures: dict[str, Any], floors: Sequence[Floor], scale: float) -> dict[str, Any]:
-    """The figures with their floors; whether one holds is told at full size alone."""
+    """The figures with their floors; whether one holds is told at full size alone. One does not whose figure could not be had."""
     told = {}
     for floor in floors:
         value = figures.get(floor.figure)
         bounds = {name: bound for name, bound in floor._asdict().items() if name != "figure" and bound is not None}
         least, most = floor.at_least, floor.at_most
         holds = None
-        if value is not None and scale >= 1:
-            holds = (least is None or value >= least) and (most is None or value <= most)
+        if scale >= 1 and "not_measured" not in figures:
+            holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
         told[floor.figure] = {"measured": value, **bounds, "holds": holds}
     return figures | {"floors": told}
 

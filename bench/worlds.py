@@ -8,7 +8,7 @@ said in starts. Each node has half a core that nobody is small enough to use.
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Self
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
@@ -156,6 +156,8 @@ class World:
         self.leaves: list[int] = []
         self.own_kinds = False
         """Whether each kind comes from one queue only; else all of them come from all queues."""
+        self.batch: frozenset[int] = frozenset()
+        """Leaves where every job is of the lowest class, whatever its kind."""
         self._weights = weights
         self._next_id = 1
         self._reports = 0
@@ -188,8 +190,8 @@ class World:
         self.view.lease_until[number] = NOW + 15
         return cluster
 
-    def add_run(self, cluster: Cluster, group: str, queue_id: int, kind: int, members: int = 1) -> None:
-        """A live run of one kind in one node group, begun within its time limit or the last hour."""
+    def add_run(self, cluster: Cluster, group: str, queue_id: int, kind: int, class_id: int) -> None:
+        """A live run of one member in one node group, begun within its time limit or the last hour."""
         limit = self.kinds[kind].time_limit or 3600.0
         self.view.put_run(
             LiveRun(
@@ -197,9 +199,9 @@ class World:
                 queue_id=queue_id,
                 shape_id=kind + 1,
                 cluster_id=cluster.id,
-                sizes=((ROLE, members),),
-                placement=freeze_placement({group: {ROLE: members}}),
-                class_id=self.kinds[kind].class_id,
+                sizes=((ROLE, 1),),
+                placement=freeze_placement({group: {ROLE: 1}}),
+                class_id=class_id,
                 began_at=NOW - limit * self.chance.random(),
             )
         )
@@ -207,7 +209,7 @@ class World:
     def job(self, kind: int, queue_id: int, submitted_at: float) -> WaitingJob:
         job_id = self._take_id()
         # Each name is a text of its own, as it is when it comes from the store.
-        class_id = self.kinds[kind].class_id
+        class_id = LOW if queue_id in self.batch else self.kinds[kind].class_id
         return WaitingJob(job_id, 1, f"job-{job_id}", queue_id, class_id, kind + 1, 0, submitted_at, 0)
 
     def picked(self, many: int) -> Iterator[tuple[int, int]]:
@@ -246,7 +248,8 @@ def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, ful
     """Queues that are owed half of everything in equal parts, and jobs of kinds whose popularity follows Zipf's law.
 
     ``own_kinds``: each kind comes from one queue only. ``all_distinct``: each job is of a kind of its own. ``full``: live runs fill
-    the clusters, and there is room for no start.
+    the clusters, of all queues alike, and no job may start: each queue has more than it is owed, and a third of them nothing but
+    the lowest class, the others only runs of the highest.
     """
     chance = random.Random(size.seed)
     kinds = make_kinds(size.jobs if all_distinct else size.kinds, chance)
@@ -257,9 +260,10 @@ def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, ful
     owed = {Line(name): Quota(guaranteed=amount // 2 // size.queues) for name, amount in whole.items()}
     world.add_queues(size.queues, quotas=owed)
     for groups in _fleet(size, kinds, weights):
-        cluster = world.add_cluster(groups)
-        if full:
-            _fill(world, cluster, weights)
+        world.add_cluster(groups)
+    if full:
+        world.batch = frozenset(world.leaves[::3])
+        _fill(world, weights)
     each_once = ((kind, chance.choice(world.leaves)) for kind in range(size.jobs))
     world.submit(each_once if all_distinct else world.picked(size.jobs))
     return world
@@ -284,7 +288,7 @@ def gangs(size: Size) -> World:
         cluster = world.add_cluster(_group(number, nodes, devices=True) for number in range(size.groups))
         for number in range(_BROKEN_RACKS - 1, size.groups, _BROKEN_RACKS):
             for _ in range(nodes // 2 + 1):
-                world.add_run(cluster, f"g{number}", chance.choice(world.leaves), len(kinds))
+                world.add_run(cluster, f"g{number}", chance.choice(world.leaves), len(kinds), NORMAL)
     world.submit(world.picked(size.jobs))
     return world
 
@@ -309,7 +313,7 @@ def reclaim_storm(size: Size) -> World:
         cluster = world.add_cluster(_group(number, count, devices=False) for number, count in enumerate(counts))
         for number, count in enumerate(counts):
             for _ in range(count * CORES):
-                world.add_run(cluster, f"g{number}", chance.choice(borrowers), 0)
+                world.add_run(cluster, f"g{number}", chance.choice(borrowers), 0, LOW)
     world.leaves = owed
     world.submit(world.picked(size.jobs))
     return world
@@ -368,9 +372,13 @@ def _group(number: int, count: int, *, devices: bool) -> NodeGroup:
     )
 
 
-def _fill(world: World, cluster: Cluster, weights: Sequence[float]) -> None:
-    """Runs of one member each, of popular kinds before others, until the cluster is full."""
-    assert cluster.report is not None
+def _fill(world: World, weights: Sequence[float]) -> None:
+    """Runs of one member each, of popular kinds before others, until every cluster is full."""
+    groups = [
+        (cluster, group)
+        for cluster in world.view.clusters.values()
+        for group in (cluster.report.groups if cluster.report is not None else ())
+    ]
     for devices in (False, True):
         single = [
             (number, kind)
@@ -383,12 +391,16 @@ def _fill(world: World, cluster: Cluster, weights: Sequence[float]) -> None:
             left: list(accumulate(weights[number] - (weights[number - 1] if number else 0.0) for number in numbers))
             for left, numbers in fitting.items()
         }
-        for group in cluster.report.groups:
+        # Each size is dealt out in turn, so that all queues use nearly the same.
+        dealt = {kind.units: cycle(world.leaves) for _, kind in single}
+        for cluster, group in groups:
             if (GPU in group.free) is not devices:
                 continue
             for _ in range(group.count):
                 left = GPUS if devices else CORES
                 while left:
                     number = world.chance.choices(fitting[left], cum_weights=added[left])[0]
-                    world.add_run(cluster, group.name, world.chance.choice(world.leaves), number)
-                    left -= world.kinds[number].units
+                    units = world.kinds[number].units
+                    queue_id = next(dealt[units])
+                    world.add_run(cluster, group.name, queue_id, number, LOW if queue_id in world.batch else HIGH)
+                    left -= units

@@ -15,6 +15,9 @@ from trainmaster.protocol.reasons import Tier
 SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 
 
+FULL = Size(jobs=2000, queues=4, kinds=40, clusters=4, groups=10, starts=300)
+
+
 def free(view: View, resource: str) -> int:
     """What is free of a resource on all clusters."""
     return sum(Room.of(view, cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
@@ -26,16 +29,18 @@ def nodes_of(world: World) -> int:
 
 
 def settle(world: World) -> int:
-    """Decide and apply until nothing starts; how many jobs have started."""
+    """Decide and apply until nothing starts; how many jobs have started. Who gives way is gone at once."""
     started = 0
-    while starts := decide(world.view, NOW).starts:
-        for start in starts:
+    while (plan := decide(world.view, NOW)).starts:
+        for victim in [*plan.stops, *(one for start in plan.starts for one in start.evicts)]:
+            world.view.drop_job(victim.job_id)
+        for start in plan.starts:
             sizes, placement = tuple(start.sizes.items()), freeze_placement(start.placement)
             job = start.job
             world.view.put_run(
                 LiveRun(job.id, job.queue_id, job.shape_id, start.cluster_id, sizes, placement, job.class_id, NOW)
             )
-        started += len(starts)
+        started += len(plan.starts)
     return started
 
 
@@ -79,18 +84,19 @@ def test_about_as_many_jobs_start_as_there_is_room_for() -> None:
 
 
 def test_a_full_world_is_full_to_the_last_core_and_device_however_it_is_laid_out() -> None:
-    world = make(SMALL, full=True)
-    assert len(world.view.runs) > 50
+    world = make(FULL, full=True)
+    assert len(world.view.runs) > 200
     assert free(world.view, GPU) == 0
     assert free(world.view, "cpu") == 500 * nodes_of(world)
     plan = decide(world.view, NOW)
     assert not plan.starts
+    assert not plan.stops
     assert not plan.holds
     assert {reason.tier for reason in plan.reasons.values()} == {Tier.CAPACITY}
 
 
 def test_what_ends_in_a_full_world_makes_room_for_as_much_again() -> None:
-    world = make(replace(SMALL, jobs=2000), full=True)
+    world = make(FULL, full=True)
     world.happens(NOW, ends=20).put(world.view)
     assert settle(world) > 0
     assert free(world.view, "cpu") == 500 * nodes_of(world)

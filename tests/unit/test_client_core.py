@@ -34,6 +34,13 @@ def test_each_post_has_an_idempotency_key_of_its_own_except_where_the_api_takes_
     assert not key.repeatable
 
 
+def test_a_dry_run_changes_nothing_and_may_be_repeated_without_a_key() -> None:
+    request = calls.dry_run([SPEC])
+    assert request.query == (("dryRun", "true"),)
+    assert "Idempotency-Key" not in request.headers
+    assert request.repeatable
+
+
 def test_an_id_cannot_name_another_address() -> None:
     assert calls.show_job("../keys?x").path == "/v1/jobs/..%2Fkeys%3Fx"
     for text in ("", ".", ".."):

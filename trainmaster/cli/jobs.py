@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config
+from trainmaster.cli import config, places
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import (
     Format,
@@ -130,6 +130,7 @@ def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
             ("retries", f"{item.retries_used} used" if item.retries_used else None),
             ("where", f"{last.cluster}: {last.why_here}" if last and last.why_here else item.cluster),
             ("why", waits.sentence if waits else None),
+            ("place", places.place_of(waits) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
             ("message", item.message),
         ]
@@ -204,28 +205,30 @@ def _print_scores(run: "RunView") -> None:
 
 
 def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> None:
-    """Say why a job is where it is. With what each cluster lacked."""
+    """Say why a job is where it is. With its place in its queue and what each cluster lacked; -o wide adds what the place goes by."""
     with config.connect(ctx) as client:
         reason = client.why(job)
     if output.is_data:
         print_data(data_of(reason), output)
     else:
-        _print_why(reason)
+        _print_why(reason, wide=output is Format.WIDE)
 
 
-def _print_why(reason: "Why") -> None:
+def _print_why(reason: "Why", *, wide: bool) -> None:
     tier = f" ({reason.tier})" if reason.tier != "not waiting" else ""
     print(f"{styled(reason.job, 'bold')} is {styled(reason.state)}: {reason.token}{tier}\n\n{clean(reason.sentence)}")
     if reason.advice:
         print(clean(reason.advice))
     if "until" in reason.details:
         print(f"Until {clean(str(reason.details['until']))}.")
+    if place := places.place_of(reason):
+        print(f"\n{clean(place)}")
     if reason.verdicts:
         print()
         print_table(
             ["CLUSTER", "CHECK", "FINDING"],
             [[verdict.cluster, verdict.check, verdict.sentence or "-"] for verdict in reason.verdicts],
         )
-    if reason.at is not None:
-        cycle = f"cycle {reason.cycle}, " if reason.cycle is not None else ""
-        note(f"as of {cycle}{age(reason.at)}")
+    if wide and reason.factors is not None:
+        places.print_factors(reason.factors)
+    places.note_age(reason)

@@ -171,6 +171,7 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
     _check_schema(settings)
     _check_soft_state(settings)
     from trainmaster.dispatcher.scheduler.loop import Scheduler
+    from trainmaster.dispatcher.scheduler.reads import CannotListenError
     from trainmaster.dispatcher.services.stores import Stores
 
     serve_metrics(metrics_port, "scheduler")
@@ -182,7 +183,10 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
         finally:
             await stores.close()
 
-    until_stopped(run)
+    try:
+        until_stopped(run)
+    except CannotListenError as error:
+        raise fail(str(error), Exit.USAGE) from error
 
 
 def worker(

@@ -1,15 +1,18 @@
 """``submit``: jobs from files to the dispatcher, and the commands that come next."""
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli import config, follow
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.output import Format, OutputOption, hint, note, print_data
+from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
+from trainmaster.cli.places import print_tried
+from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainmaster.cli.documents import Document
     from trainmaster.client.http import Client
@@ -41,6 +44,7 @@ def submit(
         bool, typer.Option("--wait", help="Wait until all jobs have ended; the exit code tells how.")
     ] = False,
     follow_logs: Annotated[bool, typer.Option("--follow", help="Show the job's output until it has ended.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would become of the jobs; submit none.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit the jobs of files, all or none."""
@@ -56,9 +60,13 @@ def submit(
         if len(documents) != 1:
             raise UsageError(f"--parameters takes one job, {' and '.join(files)} have {len(documents)}")
     many = len(documents) if sets is None else len(sets)
+    if dry_run and (wait or follow_logs or sets is not None):
+        raise UsageError("--dry-run goes with neither --wait, --follow nor --parameters")
     if follow_logs and many > 1:
         raise UsageError(f"--follow takes one job, these are {many}; use --wait")
     with config.connect(ctx) as client:
+        if dry_run:
+            raise typer.Exit(_try_out(client, documents, _overrides(queue, priority_class), output))
         ids = send(client, documents, _overrides(queue, priority_class), sets)
         if output.is_data:
             print_data([{"id": job} for job in ids], output)
@@ -98,15 +106,36 @@ def send(
     sets: "Sequence[Mapping[str, Any]] | None" = None,
 ) -> list[str]:
     """Submit; the ids. Raises ProblemError with the place of each mistake."""
+    with _told_by_place(documents):
+        if sets is not None:
+            return client.submit_parameters(documents[0].value | overrides, sets)
+        return client.submit([document.value | overrides for document in documents])
+
+
+@contextmanager
+def _told_by_place(documents: "list[Document]") -> "Iterator[None]":
+    """Let a refusal tell mistakes by file and document."""
     from trainmaster.cli.documents import with_places
     from trainmaster.protocol.errors import ProblemError
 
     try:
-        if sets is not None:
-            return client.submit_parameters(documents[0].value | overrides, sets)
-        return client.submit([document.value | overrides for document in documents])
+        yield
     except ProblemError as error:
         raise with_places(error, documents) from error
+
+
+def _try_out(client: "Client", documents: "list[Document]", overrides: dict[str, Any], output: Format) -> Exit:
+    """Print what would become of each job; the exit code tells whether all of them could run."""
+    with _told_by_place(documents):
+        tried = client.dry_run([document.value | overrides for document in documents])
+    if output.is_data:
+        print_data([data_of(one) for one in tried], output)
+    else:
+        for one in tried:
+            print_tried(one, wide=output is Format.WIDE)
+        note("nothing was submitted")
+    hopeless = any(one.trial is not None and not one.trial.could_run for one in tried)
+    return Exit.BAD_REQUEST if hopeless else Exit.SUCCEEDED
 
 
 def show_ids(ids: list[str]) -> None:

@@ -23,6 +23,7 @@ from trainmaster.client.values import (
     NewKey,
     Page,
     QueueView,
+    Tried,
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -78,6 +79,9 @@ class AsyncClient:
         self, spec: Spec, parameters: Sequence[Parameters], *, idempotency_key: str | None = None
     ) -> list[str]:
         return await self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
+
+    async def dry_run(self, specs: Spec | Sequence[Spec]) -> list[Tried]:
+        return await self._run(self._verbs.dry_run(specs))
 
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[Page, None]:
         return self._iterate(self._verbs.pages(wanted, page_size))

@@ -46,6 +46,10 @@ def submit_parameters(spec: Spec, parameters: Iterable[Parameters], idempotency_
     return core.post("/v1/jobs", body, idempotency_key)
 
 
+def dry_run(specs: Sequence[Spec]) -> Request:
+    return core.ask("/v1/jobs", {"jobs": [_plain(spec) for spec in specs]}, dryRun="true")
+
+
 def _plain(spec: Spec) -> Mapping[str, Any]:
     return spec.to_wire() if isinstance(spec, JobSpec) else spec
 

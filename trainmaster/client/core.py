@@ -69,6 +69,11 @@ def post_once(path: str, value: Any) -> Request:
     return Request("POST", path, (), _json_headers(), to_json(value), repeatable=False)
 
 
+def ask(path: str, value: Any, **query: str) -> Request:
+    """A POST that changes nothing."""
+    return Request("POST", path, tuple(query.items()), _json_headers(), to_json(value))
+
+
 def post_state(path: str, model: BaseModel) -> Request:
     """A POST that states what is, so that repeating it changes nothing."""
     return Request("POST", path, (), _json_headers(), model.model_dump_json(by_alias=True).encode())

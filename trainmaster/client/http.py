@@ -22,6 +22,7 @@ from trainmaster.client.values import (
     NewKey,
     Page,
     QueueView,
+    Tried,
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -87,6 +88,10 @@ class Client:
         ``${name}`` in the commands, arguments and environment values of ``spec`` is replaced by the set's value.
         """
         return self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
+
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> list[Tried]:
+        """What would become of up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
+        return self._run(self._verbs.dry_run(specs))
 
     def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[Page]:
         """Jobs that match, newest first, a page at a time."""

@@ -25,6 +25,7 @@ from trainmaster.client.values import (
     NewKey,
     Page,
     QueueView,
+    Tried,
     Why,
 )
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
@@ -48,13 +49,15 @@ class Verbs:
     # Jobs
 
     def submit(self, specs: Spec | Sequence[Spec], idempotency_key: str | None) -> Steps[list[str]]:
-        given = [specs] if isinstance(specs, Mapping | JobSpec) else list(specs)
-        return self._ids(calls.submit(given, idempotency_key))
+        return self._ids(calls.submit(_listed(specs), idempotency_key))
 
     def submit_parameters(
         self, spec: Spec, parameters: Sequence[Parameters], idempotency_key: str | None
     ) -> Steps[list[str]]:
         return self._ids(calls.submit_parameters(spec, parameters, idempotency_key))
+
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[list[Tried]]:
+        return self._models(calls.dry_run(_listed(specs)), "jobs", Tried)
 
     def pages(self, wanted: JobFilter, page_size: int) -> Telling[Page, None]:
         return self._pages(wanted, page_size, lambda page: (page,))
@@ -209,6 +212,10 @@ class Verbs:
     def _ids(self, request: Request) -> Steps[list[str]]:
         value = yield from self._value(request)
         return [item["id"] for item in value["jobs"]]
+
+
+def _listed(specs: Spec | Sequence[Spec]) -> Sequence[Spec]:
+    return [specs] if isinstance(specs, Mapping | JobSpec) else list(specs)
 
 
 def _check(jobs: Sequence[JobView]) -> None:

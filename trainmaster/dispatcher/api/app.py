@@ -87,7 +87,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     stores = Stores.open(settings)
     parser = Parser(settings.inline_body_bytes, Most(settings.most_jobs_per_call, settings.most_parameter_sets))
-    app.state.trainmaster = State(stores, parser)
+    state = app.state.trainmaster = State(stores, parser)
     # Only an api that agents can call may say that they can be served: runs are called lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
     beats = [asyncio.create_task(_beat(stores), name="service-heartbeat")] if serves_agents else []
@@ -102,6 +102,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             beat.cancel()
         await asyncio.gather(*beats, return_exceptions=True)
         parser.close()
+        await state.leader.close()
         await stores.close()
 
 

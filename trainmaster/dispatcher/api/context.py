@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.leader import LeaderOverHttp
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import parse_json
@@ -55,6 +56,7 @@ class State:
         self.stores = stores
         self.parser = parser
         self.keyring = Keyring(stores)
+        self.leader = LeaderOverHttp()
 
 
 def state_of(request: Request) -> State:

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.context import App, Person, State, answer, once, once_in_parts, read_model
-from trainmaster.dispatcher.services import logs, reading, steer
+from trainmaster.dispatcher.services import asking, logs, reading, steer
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
 from trainmaster.dispatcher.services.submit import submit
 from trainmaster.dispatcher.store import jobs as job_store
@@ -29,10 +29,17 @@ _LONGEST_EVENT_ID = 18
 
 
 @router.post("", status_code=201)
-async def submit_jobs(request: Request, state: App, caller: Person) -> Response:
-    """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing."""
+async def submit_jobs(
+    request: Request, state: App, caller: Person, is_dry: Annotated[bool, Query(alias="dryRun")] = False
+) -> Response:
+    """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
+
+    With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said.
+    """
     body = await request.body()
     prepared = await state.parser.prepare(body)
+    if is_dry:
+        return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
 
     async def work(tx: Transaction) -> tuple[int, Any]:
         done = await submit(tx, state.stores, caller, prepared)
@@ -186,9 +193,8 @@ async def retry_job(job_id: str, request: Request, state: App, caller: Person) -
 
 @router.get("/{job_id}/why")
 async def why(job_id: str, state: App, caller: Person) -> Response:
-    """Why the job is where it is."""
-    async with state.stores.database.transaction() as tx:
-        return answer(await reading.why(tx, caller, job_id))
+    """Why the job is where it is and, while it is queued, its place."""
+    return answer(await asking.why(state.stores, state.leader, caller, job_id))
 
 
 @router.get("/{job_id}/events")

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.services import agents, measuring, planning
 from trainmaster.dispatcher.services.planning import Follower, NotLeaderError, ReasonBook
@@ -22,6 +23,7 @@ from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store.database import process_name
 from trainmaster.dispatcher.store.migrate import PARTITIONS_SQL
+from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.dispatcher.store.soft import SCHEDULER, wait_set
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
@@ -57,9 +59,21 @@ class Scheduler:
         self._next_timers = 0.0
         self._next_chores = 0.0
         self._lead_changed = asyncio.Event()
+        self._reads: Reads | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Go on until ``stop``; then give the lead away at once."""
+        """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
+        async with serving(self.stores.settings, self.sight) as self._reads:
+            await self._run(stop)
+
+    def sight(self) -> Sight | None:
+        """What it sees as the leader."""
+        follower = self._follower
+        if self.token is None or follower.cursor is None:
+            return None
+        return Sight(follower.view, self.clock() + follower.ahead)
+
+    async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(self._keep_lead(), name="leadership")
         measure = asyncio.create_task(self._measure(), name="measuring")
         try:
@@ -196,7 +210,7 @@ class Scheduler:
                         log.warning("the lead was taken over")
                         self._resign()
                     elif self.token is None:
-                        self.token = await scheduling.take_lead(tx, self.name, seconds)
+                        self.token = await scheduling.take_lead(tx, self.name, seconds, self._reads)
                         if self.token is not None:
                             log.info("leading with token %d", self.token)
                             self._lead_changed.set()

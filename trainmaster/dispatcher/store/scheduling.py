@@ -9,16 +9,31 @@ from sqlalchemy import Row
 from trainmaster.dispatcher.store.database import Transaction, dumps
 
 
-async def take_lead(tx: Transaction, holder: str, seconds: float) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Where a leader answers questions about its view. ``host`` None: where the store sees it come from."""
+
+    host: str | None
+    port: int
+    secret: str
+
+
+async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads | None = None) -> int | None:
     """Become the leader if nobody is; the new token, higher than any before."""
     row = await tx.first(
         """
         UPDATE leadership SET token = token + 1, holder = :holder,
-               expires_at = clock_timestamp() + make_interval(secs => :seconds)
+               expires_at = clock_timestamp() + make_interval(secs => :seconds),
+               reads = CASE WHEN CAST(:port AS int) IS NOT NULL THEN jsonb_build_object(
+                   'host', coalesce(CAST(:host AS text), host(inet_client_addr()), '127.0.0.1'),
+                   'port', CAST(:port AS int), 'secret', CAST(:secret AS text)) END
         WHERE expires_at < clock_timestamp() RETURNING token
         """,
         holder=holder,
         seconds=seconds,
+        host=reads and reads.host,
+        port=reads and reads.port,
+        secret=reads and reads.secret,
     )
     return None if row is None else int(row.token)
 
@@ -35,7 +50,13 @@ async def keep_lead(tx: Transaction, token: int, seconds: float) -> bool:
 
 
 async def leave_lead(tx: Transaction, token: int) -> None:
-    await tx.run("UPDATE leadership SET expires_at = clock_timestamp() WHERE token = :token", token=token)
+    await tx.run("UPDATE leadership SET expires_at = clock_timestamp(), reads = NULL WHERE token = :token", token=token)
+
+
+async def leaders_reads(tx: Transaction) -> Reads | None:
+    """Where the leader of now can be asked; None without a leader, or if it answers nobody."""
+    row = await tx.first("SELECT reads FROM leadership WHERE expires_at > clock_timestamp()")
+    return None if row is None or row.reads is None else Reads(**row.reads)
 
 
 async def is_lead(tx: Transaction, token: int) -> bool:

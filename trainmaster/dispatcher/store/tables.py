@@ -94,7 +94,9 @@ leadership = Table(
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("holder", Text, nullable=False, server_default=text("''")),
     Column("expires_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
+    Column("reads", JSONB()),
     CheckConstraint("one", name="one"),
+    comment="reads: where the holder answers questions about its view, and with which secret.",
 )
 
 priority_classes = Table(

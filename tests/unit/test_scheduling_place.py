@@ -1,0 +1,346 @@
+"""The place of a waiting job, what it goes by, and trials of jobs that are not there, which leave no trace."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.order import head_of
+from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, place_of, try_out
+from trainmaster.dispatcher.scheduling.view import View, WaitingJob
+from trainmaster.protocol.places import Place, Trial
+from trainmaster.protocol.reasons import Check, Tier, Token
+from trainmaster.protocol.states import Order
+
+CLASSES = {"low": 1, "normal": 2, "high": 3}
+
+
+def placed(builder: ViewBuilder, name: str) -> Place:
+    place = place_of(builder.view, builder.ids[name], builder.now)
+    assert place is not None
+    return place
+
+
+def tried(
+    builder: ViewBuilder, shape: Shape | None = None, *, queue: str = "main", of: str = "normal", priority: int = 0
+) -> Trial:
+    """What would become of a job that is submitted now."""
+    job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
+    trial = try_out(builder.view, job, shape or simple(), builder.now)
+    assert trial is not None
+    return trial
+
+
+# The place
+
+
+def test_a_job_is_told_how_many_are_before_it_and_in_which_queue() -> None:
+    view = ViewBuilder().queue("other").jobs(5, "elsewhere", queue="other").jobs(3, "j")
+    place = placed(view, "j2")
+    assert (place.queue, place.position, place.jobs_ahead, place.jobs_in_queue) == ("main", 2, 1, 3)
+
+
+def test_jobs_of_all_classes_and_shapes_of_the_queue_are_counted() -> None:
+    view = ViewBuilder().job("high", of="high").job("big", simple(cpu=2), age=50).job("low", of="low", age=999)
+    view.job("j")
+    assert [placed(view, name).position for name in ("high", "big", "j", "low")] == [1, 2, 3, 4]
+
+
+def test_what_makes_the_key_is_told() -> None:
+    view = ViewBuilder().longest_wait("normal", 100).job("j", age=30, priority=1)
+    factors = placed(view, "j").factors
+    submitted = NOW - 30 + 0.001
+    assert (factors.priority_class, factors.class_value, factors.priority) == ("normal", 100, 1)
+    assert factors.seconds_earlier == 60
+    assert factors.submitted_at == datetime.fromtimestamp(submitted, UTC)
+    assert factors.urgent_at == datetime.fromtimestamp(submitted - 60 + 100, UTC)
+    assert not factors.urgent
+    assert placed(view.later(11), "j").factors.urgent
+
+
+def test_a_class_without_a_longest_wait_has_no_time_of_urgency() -> None:
+    assert placed(ViewBuilder().job("j"), "j").factors.urgent_at is None
+
+
+def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wait() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=10)).queue("a", weight=2, guaranteed={"cpu": 2}).queue("a/x")
+    view.queue("a/idle").queue("a/y").queue("b").run("r1", simple(cpu=4), on="c", queue="a/x")
+    view.job("j", queue="a/x").job("k", queue="a/y").job("l", queue="b")
+    first, second = placed(view, "j").factors.queues
+    assert (first.queue, first.weight, first.rank, first.siblings) == ("a", 2.0, 2, 2)
+    assert (first.share_beyond_guarantee, first.share) == pytest.approx((0.1, 0.2))
+    assert (second.queue, second.rank, second.siblings) == ("a/x", 2, 2), "a/idle has nothing waiting"
+    assert second.share == pytest.approx(0.4)
+    assert [turn.rank for turn in placed(view, "k").factors.queues] == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["running", "gone"])
+def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
+    assert place_of(view.view, view.ids.get(name, 99), NOW) is None
+
+
+def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
+    view = ViewBuilder().queue("gone").job("j", queue="gone")
+    view.view.drop_queue(view.queues["gone"])
+    assert place_of(view.view, view.ids["j"], NOW) is None
+
+
+waiting_jobs = st.lists(
+    st.tuples(
+        st.sampled_from(["low", "normal", "high"]),
+        st.integers(1, 3),
+        st.integers(-2, 2),
+        st.floats(0, 400) | st.sampled_from([0.0, 60.0, 100.0]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(waiting_jobs, st.sampled_from([None, 0.0, 100.0]), st.sampled_from([None, 60.0]))
+def test_the_position_is_the_index_in_a_full_sort(
+    given_jobs: list[tuple[str, int, int, float]], normal: float | None, low: float | None
+) -> None:
+    view = ViewBuilder()
+    for of, seconds in (("normal", normal), ("low", low)):
+        if seconds is not None:
+            view.longest_wait(of, seconds)
+    for number, (of, cpu, priority, age) in enumerate(given_jobs):
+        view.job(f"j{number}", simple(cpu=cpu), of=of, priority=priority, age=age)
+    jobs = view.view.jobs.values()
+    ordered = sorted(jobs, key=lambda job: head_of(view.view.classes[job.class_id], job.key, NOW))
+    found = {job.id: placed(view, job.name).position for job in jobs}
+    assert found == {job.id: index for index, job in enumerate(ordered, start=1)}
+
+
+# Trials
+
+
+def test_a_job_that_fits_would_start_at_once_and_is_told_where() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).cluster("full", nodes(1, cpu=1)).run("r", on="full")
+    trial = tried(view)
+    assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "c")
+    assert trial.why.startswith("c is the only cluster where it fits now")
+    assert trial.fits_empty == ("c", "full")
+    assert trial.fits_now == ("c",)
+    assert trial.reason is None
+    assert trial.place.position == 1
+
+
+def test_a_job_that_lacks_room_is_told_its_place_and_until_when_it_starts() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2, limit=500.0), on="c", ago=100)
+    trial = tried(view)
+    assert (trial.could_run, trial.starts_now) == (True, False)
+    assert (trial.cluster, trial.expected_start) == ("c", datetime.fromtimestamp(NOW + 400, UTC))
+    assert trial.reason is not None
+    assert trial.reason.token is Token.INSUFFICIENT_CAPACITY
+    assert trial.why == trial.reason.sentence
+    assert (trial.fits_empty, trial.fits_now) == (("c",), ())
+
+
+def test_without_time_limits_nobody_knows_when() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=2), on="c")
+    trial = tried(view)
+    assert trial.expected_start is None
+    assert trial.cluster is None
+
+
+def test_a_job_that_fits_nowhere_could_never_run() -> None:
+    trial = tried(ViewBuilder().cluster("c", nodes(1, cpu=2)), simple(cpu=64))
+    assert not trial.could_run
+    assert trial.reason is not None
+    assert (trial.reason.token, trial.reason.tier) == (Token.TOO_LARGE, Tier.CANNOT_RUN)
+    assert trial.reason.verdicts[0].check is Check.NEVER_FITS
+    assert trial.fits_empty == ()
+
+
+def test_that_it_could_never_run_is_told_before_what_passes() -> None:
+    view = ViewBuilder().queue("held", held=True).queue("narrow", limits={"cpu": 1}).cluster("c", nodes(1, cpu=2))
+    assert not tried(view, simple(cpu=64), queue="held").could_run
+    over = tried(view, simple(cpu=2), queue="narrow")
+    assert not over.could_run
+    assert over.reason is not None
+    assert over.reason.for_ever
+    assert over.fits_empty == ("c",), "quota is another question"
+
+
+@pytest.mark.parametrize(
+    ("view", "token"),
+    [
+        (ViewBuilder().queue("q", held=True).cluster("c", nodes()), Token.QUEUE_HELD),
+        (ViewBuilder().queue("q", max_running=1).cluster("c", nodes()).run("r", on="c", queue="q"), Token.QUEUE_LIMIT),
+        (ViewBuilder().queue("q"), Token.NO_CLUSTERS),
+        (ViewBuilder().queue("q").cluster("c", silent=True), Token.UNREACHABLE),
+        (ViewBuilder().queue("q").cluster("c", nodes(), cordoned=True), Token.CORDONED),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Token) else "",
+)
+def test_what_may_pass_makes_a_job_wait(view: ViewBuilder, token: Token) -> None:
+    trial = tried(view, queue="q")
+    assert (trial.could_run, trial.starts_now) == (True, False)
+    assert trial.reason is not None
+    assert trial.reason.token is token
+
+
+def test_it_does_not_start_on_what_is_kept_for_a_job_that_waits_longer() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("r", simple(cpu=1, limit=500.0), on="c")
+    view.job("big", simple(cpu=2, limit=10.0), age=60)
+    view.applied()
+    trial = tried(view)
+    assert (trial.starts_now, trial.place.position) == (False, 2)
+    assert trial.reason is not None
+    assert trial.reason.token is Token.RESERVED
+    assert trial.fits_now == ("c",), "there is room, but not for it"
+    assert tried(view, simple(limit=60.0)).starts_now, "it ends before that"
+    assert tried(view, of="high").starts_now, "it goes before that"
+
+
+def test_in_a_queue_that_keeps_its_order_it_stands_behind_a_blocked_job() -> None:
+    view = ViewBuilder().queue("q", order=Order.STRICT).cluster("c", nodes(1, cpu=4)).cluster("d", nodes(1, cpu=4))
+    view.run("r", simple(cpu=2), on="c").run("s", simple(cpu=2), on="d").job("huge", simple(cpu=4), queue="q", age=60)
+    trial = tried(view, queue="q")
+    assert trial.reason is not None
+    assert trial.reason.token is Token.BEHIND_OTHERS
+    assert tried(view, queue="q", of="high").starts_now
+
+
+def test_it_is_told_how_many_runs_would_be_ended_for_it() -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=2)).run("a", on="c", of="low").run("b", on="c", of="low")
+    trial = tried(view, simple(cpu=2), of="high")
+    assert (trial.starts_now, trial.runs_ended) == (True, 2)
+    assert trial.why == "c, where 2 runs end for it"
+
+
+def test_the_place_counts_class_and_priority() -> None:
+    view = ViewBuilder().jobs(3, "j", age=60).job("high", of="high")
+    assert tried(view).place.position == 5
+    assert tried(view, priority=2).place.position == 2
+    assert tried(view, of="low").place.position == 5
+    assert tried(view, of="high", priority=2).place.position == 1
+
+
+def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
+    view = ViewBuilder()
+    job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
+    assert try_out(view.view, replace(job, queue_id=99), simple(), NOW) is None
+    assert try_out(view.view, replace(job, class_id=99), simple(), NOW) is None
+
+
+# No trace
+
+CACHES = ("empty_rooms", "laid", "ruled_out", "_lines", "_ancestry")
+"""What is worked out when it is first asked for."""
+
+
+def picture(view: View) -> dict[str, Any]:
+    return {name: deepcopy(value) for name, value in vars(view).items() if name not in CACHES}
+
+
+def order_of(view: View) -> dict[int, list[Any]]:
+    """Dictionaries are equal in whatever order they are."""
+    return {queue: list(classes) for queue, classes in view.waiting.items()}
+
+
+Make = Callable[[int], Shape]
+MAKES: dict[str, Make] = {
+    "small": lambda more: simple(cpu=f"{1000 + more}m"),
+    "limited": lambda more: simple(cpu=f"{2000 + more}m", limit=60.0),
+    "gang": lambda more: gang(role(2, cpu=f"{1000 + more}m"), role(1, "b", cpu=3)),
+    "wide": lambda more: simple(3, cpu=f"{1000 + more}m"),
+    "too large": lambda more: simple(cpu=f"{99_000 + more}m"),
+}
+QUEUES = ("main", "a/x", "a/y", "strict", "held")
+Member = tuple[str, str, str, bool, int]
+members = st.lists(
+    st.tuples(
+        st.sampled_from(QUEUES),
+        st.sampled_from(sorted(CLASSES)),
+        st.sampled_from(sorted(MAKES)),
+        st.booleans(),
+        st.integers(0, 300),
+    ),
+    max_size=12,
+)
+
+
+def world(given_members: list[Member], *, distinct: bool = False) -> ViewBuilder:
+    """Jobs and runs in queues of all sorts. ``distinct``: no two jobs have the same shape."""
+    view = ViewBuilder().longest_wait("low", 100).queue("a/x", guaranteed={"cpu": 2}).queue("a/y", limits={"cpu": 3})
+    view.queue("strict", order=Order.STRICT).queue("held", held=True)
+    view.cluster("c", nodes(2, cpu=4)).cluster("d", nodes(1, cpu=3)).cluster("e", silent=True)
+    for number, (queue, of, make, runs, age) in enumerate(given_members, start=1):
+        shape = MAKES[make](number if distinct else 0)
+        if runs and make != "too large":
+            view.run(f"j{number}", shape, on="cd"[number % 2], queue=queue, of=of, ago=age)
+        else:
+            view.job(f"j{number}", shape, queue=queue, of=of, age=age)
+    return view
+
+
+one_more = (st.sampled_from(QUEUES), st.sampled_from(sorted(CLASSES)), st.sampled_from(sorted(MAKES)))
+
+
+@given(members, *one_more)
+def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: str, of: str, make: str) -> None:
+    view = world(given_members)
+    view.applied()
+    before, order, plan = picture(view.view), order_of(view.view), decide(view.view, NOW)
+    waiting = view.view.waiting
+    trial = tried(view, MAKES[make](0), queue=queue, of=of)
+    assert view.view.waiting is waiting
+    assert picture(view.view) == before
+    assert order_of(view.view) == order
+    assert not any(shape_id == TRIAL_SHAPE for shape_id, _ in view.view.ruled_out)
+    assert decide(view.view, NOW) == plan
+    assert trial.fits_empty or not trial.starts_now
+
+
+def settle(view: ViewBuilder) -> None:
+    """Let cycles go on until nothing changes any more."""
+    while True:
+        plan = view.applied().plan
+        stopping = [run.job_id for run in view.view.runs.values() if run.is_stopping]
+        if not plan.starts and not stopping:
+            return
+        for job_id in stopping:
+            view.view.drop_job(job_id)
+
+
+@given(members, *one_more)
+def test_what_is_said_to_start_in_a_settled_world_does_start_there(
+    given_members: list[Member], queue: str, of: str, make: str
+) -> None:
+    view, shape = world(given_members, distinct=True), MAKES[make](0)
+    settle(view)
+    trial = tried(view, shape, queue=queue, of=of)
+    view.job("new", shape, queue=queue, of=of)
+    view.view.put_waiting(replace(view.view.jobs[view.ids["new"]], submitted_at=NOW))
+    assert placed(view, "new").position == trial.place.position
+    outcome = view.cycle()
+    assert outcome.where.get("new") == (trial.cluster if trial.starts_now else None)
+    if not trial.starts_now and trial.could_run:
+        assert trial.reason is not None
+        assert outcome.reason("new").token is trial.reason.token
+
+
+def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().cluster("c", nodes()).job("j")
+    before = picture(view.view)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("trainmaster.dispatcher.scheduling.place.decide", broken)
+    with pytest.raises(RuntimeError):
+        tried(view)
+    assert picture(view.view) == before
+    assert TRIAL_JOB not in view.view.jobs

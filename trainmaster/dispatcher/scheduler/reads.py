@@ -1,0 +1,152 @@
+"""Where the leader answers questions of the apis about its view: a small HTTP endpoint on the loop's own event loop.
+
+Each answer is worked out in one go between two steps of the loop, which waits for it meanwhile; so answers are short, and several
+in one call let the loop go on between them. Who knows the secret in the leadership row may ask, hence whoever reaches the store.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trainmaster.dispatcher.scheduling.place import place_of
+from trainmaster.dispatcher.scheduling.view import View
+from trainmaster.dispatcher.services.asking import MOST_TRIED, Answers, Questions, answer_trial
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.store.scheduling import Reads
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.errors import TrainmasterError
+
+log = logging.getLogger(__name__)
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
+_CLOSE_SECONDS = 1
+
+
+class CannotListenError(TrainmasterError):
+    """The address of the settings cannot be listened on."""
+
+
+class Sight(NamedTuple):
+    """What the leader sees, and its time in seconds since the epoch."""
+
+    view: View
+    now: float
+
+
+Look = Callable[[], Sight | None]
+"""The leader's sight; None in a process that does not lead, or has not read everything yet."""
+
+
+def make_reads(look: Look, secret: str) -> Starlette:
+    """The endpoint: ``GET /place/{key}`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see."""
+
+    def is_ours(request: Request) -> bool:
+        given = request.headers.get("authorization", "")
+        return hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+
+    async def place(request: Request) -> Response:
+        if not is_ours(request):
+            return _stranger()
+        sight = look()
+        if sight is None:
+            return _not_leading()
+        found = place_of(sight.view, request.path_params["key"], sight.now)
+        return Response("it does not wait", 404) if found is None else _answer(found)
+
+    async def try_all(request: Request) -> Response:
+        if not is_ours(request):
+            return _stranger()
+        try:
+            questions = Questions.model_validate_json(await request.body())
+        except ValidationError as error:
+            return Response(str(error), 422)
+        if len(questions.jobs) > MOST_TRIED:
+            return Response(f"at most {MOST_TRIED} jobs", 422)
+        trials = []
+        for question in questions.jobs:
+            sight = look()
+            if sight is None:
+                return _not_leading()
+            trials.append(answer_trial(sight.view, question, sight.now))
+            await asyncio.sleep(0)  # the loop's own work goes first
+        return _answer(Answers(trials=tuple(trials)))
+
+    return Starlette(routes=[Route("/place/{key:int}", place), Route("/try", try_all, methods=["POST"])])
+
+
+def _stranger() -> Response:
+    return Response("this is for the apis", 401)
+
+
+def _not_leading() -> Response:
+    return Response("this scheduler does not lead", 503)
+
+
+def _answer(model: Lenient) -> Response:
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(settings: Settings, look: Look) -> AsyncIterator[Reads]:
+    """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
+    host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
+    with _listener(host, settings.scheduler_read_port) as listener:
+        config = uvicorn.Config(
+            make_reads(look, secret),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="none",
+            log_level="warning",
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+        )
+        server = _Server(config)
+        task = asyncio.create_task(server.serve([listener]), name="reads")
+        port = int(listener.getsockname()[1])
+        log.info("questions of the apis are answered at port %d", port, extra={"port": port})
+        try:
+            yield Reads(None if host in _WILDCARDS else host, port, secret)
+        finally:
+            server.should_exit = True
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # The protocol is named so that asyncio knows it for TCP and sends small answers at once.
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+    except OSError as error:
+        raise CannotListenError(
+            f"TRAINMASTER_SCHEDULER_READ_HOST and _PORT: {host}:{port} cannot be listened on: {error}"
+        ) from error
