@@ -29,7 +29,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -42,6 +41,7 @@ from bench.numbers import durability, quantile
 from bench.stage import PROGRAM, Stage
 from bench.worlds import NOW, ROLE, Changes, Kind, Size, World, gangs, make, make_kinds, popularity, reclaim_storm
 from trainmaster.cli.embedded import free_port
+from trainmaster.cli.up import Child
 from trainmaster.dispatcher.domain.shapes import shape_bytes
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.plan import Plan
@@ -54,7 +54,6 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Tier
 
 GIGABYTE = 1e9
-PREEMPTION = "trainmaster.dispatcher.scheduling.preempt"
 
 _CHANGES = 100
 _REPEATED = 20
@@ -82,8 +81,6 @@ class Case:
     world: Callable[[Size], World]
     floors: tuple[Floor, ...] = ()
     stirred: bool = False
-    needs: str | None = None
-    """The module of the engine without which there is nothing to measure."""
 
 
 _RATE = Floor("decisions_per_second", at_least=20_000, aim=50_000)
@@ -102,7 +99,6 @@ WORLDS = {
         Size(jobs=2500, queues=20, kinds=10, clusters=10, groups=10, starts=10_000),
         reclaim_storm,
         (Floor("cycles_seconds", at_most=10.0),),
-        needs=PREEMPTION,
     ),
 }
 """``own_kinds``: the 1,000 kinds come from one queue each; in ``standard`` every queue asks for all of them."""
@@ -277,7 +273,7 @@ def built(make_world: Callable[[Size], World], size: Size) -> tuple[Leader, dict
         "live_runs": len(world.view.runs),
         "build_seconds": round(seconds, 2),
         "rss_before_bytes": before,
-        "rss_bytes": rss_bytes(),
+        "rss_built_bytes": rss_bytes(),
     }
     leader = Leader(world)
     return leader, figures | {"classes": len({world.view.class_of(job_id) for job_id in world.view.jobs})}
@@ -286,8 +282,6 @@ def built(make_world: Callable[[Size], World], size: Size) -> tuple[Leader, dict
 def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[str, Any]:
     """One case, in the process that this is called in."""
     case = WORLDS[name]
-    if case.needs is not None and find_spec(case.needs) is None:
-        return {"not_measured": f"{case.needs} does not exist yet"}
     leader, figures = built(case.world, case.size.scaled(scale))
     news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.view.clusters) // 10)
     with profiled(profile):
@@ -295,8 +289,7 @@ def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[st
             leader.go_on(seconds, news, until_settled=False, most=_STIRRED)
         else:
             leader.go_on(seconds, Changes, until_settled=True)
-    figures |= leader.figures()
-    return figures | {"rss_after_cycles_bytes": rss_bytes()}
+    return figures | leader.figures() | {"rss_bytes": rss_bytes()}
 
 
 def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dict[str, Any]:
@@ -322,6 +315,7 @@ def run_changes(queued: int, scale: float, seconds: float, profile: bool) -> dic
         "cycles": len(laps),
         "cpu_seconds": round(leader.cpu_seconds - cpu, 3),
         "starts": sum(lap.starts for lap in laps),
+        "evicted_runs": leader.evicted,
         "cycle_p50_seconds": round(quantile(whole, 0.5), 5),
         "cycle_max_seconds": round(max(whole), 5),
         "p50_seconds_by_part": parts,
@@ -390,19 +384,8 @@ def insert(stage: Stage, size: Size) -> None:
             for key, number in enumerate(picked, start=1):
                 class_id = classes[kinds[number].class_id - 1]
                 at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 100_000 + key / 100))
-                row = (
-                    key,
-                    specs[number],
-                    f"job-{key}",
-                    chance.choice(leaves),
-                    class_id,
-                    0,
-                    shapes[number],
-                    1,
-                    "queued",
-                    at,
-                )
-                copy.write_row(row)
+                queue_id, spec_id, shape_id = chance.choice(leaves), specs[number], shapes[number]
+                copy.write_row((key, spec_id, f"job-{key}", queue_id, class_id, 0, shape_id, 1, "queued", at))
         connection.execute("SELECT setval('jobs_id_seq', %s)", (size.jobs,))
     with stage.sql() as connection:
         connection.execute("ANALYZE")
@@ -451,14 +434,13 @@ def has_absorbed(port: int) -> bool:
     return False
 
 
-def wait_until(true: Callable[[], bool], what: str, every: float = 0.2) -> float:
-    """The seconds it took. Raises TimeoutError."""
+def wait_until(true: Callable[[], object], what: str, every: float = 0.2) -> None:
+    """Raises TimeoutError."""
     began = time.monotonic()
     while not true():
         if time.monotonic() - began > _MOST_WAIT:
             raise TimeoutError(f"{what} did not happen within {_MOST_WAIT:.0f} s")
         time.sleep(every)
-    return time.monotonic() - began
 
 
 def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
@@ -473,17 +455,17 @@ def take_over(stage: Stage, ports: dict[str, int]) -> dict[str, Any]:
             # A transaction of the dead leader that commits only now began before its death.
             return bool(one("SELECT EXISTS (SELECT 1 FROM runs WHERE leased_at > %s)", at))
 
-        def leader() -> str | None:
-            pid = int(
-                str(one("SELECT holder FROM leadership WHERE expires_at > now()") or ":0").rpartition(":")[2] or 0
-            )
-            return next((name for name in ports if (made := stage.children[name].process) and made.pid == pid), None)
+        def leading() -> Child | None:
+            holder = str(one("SELECT holder FROM leadership WHERE expires_at > now()"))
+            children = [stage.children[name] for name in ports]
+            return next((each for each in children if each.process and holder.endswith(f":{each.process.pid}")), None)
 
         wait_until(lambda: all(has_absorbed(port) for port in ports.values()), "the whole view in both schedulers")
         start = one("SELECT clock_timestamp()")
         wait_until(lambda: decided_since(start), "a decision")
-        wait_until(lambda: leader() is not None, "leadership", every=0.05)
-        child, token = stage.children[str(leader())], one("SELECT token FROM leadership")
+        while (child := leading()) is None:
+            time.sleep(0.05)
+        token = one("SELECT token FROM leadership")
         assert child.process is not None
         began = time.monotonic()
         child.process.kill()
@@ -580,6 +562,7 @@ def main() -> None:
     for name in wanted:
         print(f"{name} ...", file=sys.stderr, flush=True)
         cases[name] = measure(name, options.scale, options.seconds, options.profile)
+        print(json.dumps(cases[name]), file=sys.stderr, flush=True)
     print(json.dumps({"bench": "cycle", "scale": options.scale, "cases": cases}, indent=2))
 
 

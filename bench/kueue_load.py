@@ -25,7 +25,8 @@ TICK_MS = 20
 """What is due within one tick is submitted together at its end."""
 JOBS_PER_CALL = 100
 """The most in one call, as in ``bench.flow``; what is due together beyond that goes in several at once."""
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 512
+"""More than there are calls in the large scenario, so that none ever waits for another one's answer."""
 _MOST_TRIES, _TRY_SECONDS = 50, 0.2
 
 

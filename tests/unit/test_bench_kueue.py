@@ -51,6 +51,12 @@ def test_what_is_due_in_one_tick_goes_in_one_call_at_its_end() -> None:
     ]
 
 
+def test_what_is_due_together_goes_in_several_calls_where_it_is_too_much_for_one() -> None:
+    calls = calls_of(TINY.workloads(), most_jobs=3)
+    assert [(call.send_ms, len(call.dues_ms)) for call in calls] == [(100, 2), (200, 3), (200, 1), (400, 2), (600, 2)]
+    assert len({call.key for call in calls}) == len(calls)
+
+
 def test_calls_bring_every_workload_once_and_never_before_it_is_due() -> None:
     calls = calls_of(LARGE_SCALE.workloads())
     jobs = [job for call in calls for job in orjson.loads(call.body)["jobs"]]

@@ -28,7 +28,7 @@ FACTORS: dict[str, Any] = {
     "secondsEarlier": 300,
     "queues": [
         {"queue": "research", "weight": 2, "shareBeyondGuarantee": 0.1, "share": 0.25, "rank": 2, "siblings": 3},
-        {"queue": "research/vision", "weight": 1, "shareBeyondGuarantee": -0.5, "share": 0, "rank": 1, "siblings": 1},
+        {"queue": "research/vision", "weight": 1, "shareBeyondGuarantee": 0, "share": 0.125, "rank": 1, "siblings": 1},
     ],
 }
 
@@ -78,7 +78,7 @@ def test_why_shows_what_the_place_goes_by(api: Api) -> None:
     assert "priority   5, as if submitted 5m earlier" in lines
     queues = [line.split() for line in lines[lines.index("QUEUE            TURN    WEIGHT  BEYOND GUARANTEE  SHARE") :]]
     assert queues[1] == ["research", "2", "of", "3", "2", "0.1000", "0.2500"]
-    assert queues[2] == ["research/vision", "1", "of", "1", "1", "-0.5000", "0.0000"]
+    assert queues[2] == ["research/vision", "1", "of", "1", "1", "0.0000", "0.1250"]
 
 
 @pytest.mark.parametrize(

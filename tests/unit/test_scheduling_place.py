@@ -14,7 +14,7 @@ from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.order import head_of
-from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, place_of, try_out
+from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.protocol.places import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
@@ -24,7 +24,7 @@ CLASSES = {"low": 1, "normal": 2, "high": 3}
 
 
 def placed(builder: ViewBuilder, name: str) -> Place:
-    place = place_of(builder.view, builder.ids[name], builder.now)
+    place = place_of(builder.view, ledger_of(builder.view, builder.now), builder.ids[name], builder.now)
     assert place is not None
     return place
 
@@ -34,7 +34,7 @@ def tried(
 ) -> Trial:
     """What would become of a job that is submitted now."""
     job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
-    trial = try_out(builder.view, job, shape or simple(), builder.now)
+    trial = try_out(builder.view, ledger_of(builder.view, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
     return trial
 
@@ -85,13 +85,13 @@ def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wai
 @pytest.mark.parametrize("name", ["running", "gone"])
 def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
     view = ViewBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
-    assert place_of(view.view, view.ids.get(name, 99), NOW) is None
+    assert place_of(view.view, ledger_of(view.view, NOW), view.ids.get(name, 99), NOW) is None
 
 
 def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
     view = ViewBuilder().queue("gone").job("j", queue="gone")
     view.view.drop_queue(view.queues["gone"])
-    assert place_of(view.view, view.ids["j"], NOW) is None
+    assert place_of(view.view, ledger_of(view.view, NOW), view.ids["j"], NOW) is None
 
 
 waiting_jobs = st.lists(
@@ -231,8 +231,9 @@ def test_the_place_counts_class_and_priority() -> None:
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
     view = ViewBuilder()
     job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
-    assert try_out(view.view, replace(job, queue_id=99), simple(), NOW) is None
-    assert try_out(view.view, replace(job, class_id=99), simple(), NOW) is None
+    ledger = ledger_of(view.view, NOW)
+    assert try_out(view.view, ledger, replace(job, queue_id=99), simple(), NOW) is None
+    assert try_out(view.view, ledger, replace(job, class_id=99), simple(), NOW) is None
 
 
 # No trace

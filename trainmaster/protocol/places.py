@@ -10,7 +10,7 @@ class QueueTurn(Lenient):
     queue: str
     weight: float
     share_beyond_guarantee: float
-    """Of what it uses beyond what is guaranteed to it; below zero while it has not got that. The lowest has the next turn."""
+    """Of what it uses beyond what is guaranteed to it. The lowest has the next turn."""
     share: float
     """Of all that it uses; decides between those that are equal in the first."""
     rank: int

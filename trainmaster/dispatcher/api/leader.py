@@ -1,5 +1,4 @@
-"""Asking the leading scheduler over HTTP, at the address that it has written into its row. With the client's and the worker's,
-the only place with httpx.
+"""Asking the leading scheduler at the address in its row. With the client's and the worker's ``http.py``, the only place with httpx.
 
 No redirects, no proxies, nothing from the environment; whatever goes wrong is the same: nobody has answered.
 """
@@ -20,7 +19,7 @@ Model = TypeVar("Model", bound=Lenient)
 PLACE_SECONDS = 0.5
 """For a place: who asks why a job waits is told what is stored rather than made to wait."""
 TRY_SECONDS = 20.0
-"""For a whole dry run."""
+"""For a whole dry run; the leader itself takes half of it at most."""
 
 
 class LeaderOverHttp:

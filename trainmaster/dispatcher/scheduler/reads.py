@@ -1,7 +1,8 @@
 """Where the leader answers questions of the apis about its view: a small HTTP endpoint on the loop's own event loop.
 
-Each answer is worked out in one go between two steps of the loop, which waits for it meanwhile; so answers are short, and several
-in one call let the loop go on between them. Who knows the secret in the leadership row may ask, hence whoever reaches the store.
+Each answer is worked out in one go, and the loop waits for it meanwhile. So answers are short, and trials, which are not so short
+where clusters are many, take at most half of the time: after each, the loop has as long for itself. Who knows the secret in the
+leadership row may ask, hence whoever reaches the store.
 """
 
 import asyncio
@@ -20,16 +21,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trainmaster.dispatcher.scheduling.place import place_of
+from trainmaster.dispatcher.scheduling.place import ledger_of, place_of
+from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.services.asking import MOST_TRIED, Answers, Questions, answer_trial
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.places import Trial
 
 log = logging.getLogger(__name__)
 
+_LEDGER_SECONDS = 1.0
+"""How long shares count that were worked out for a question."""
+_TRY_SECONDS = 10.0
+"""For the trials of one call; those that time was up for have no answer."""
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 _CLOSE_SECONDS = 1
 
@@ -49,8 +56,27 @@ Look = Callable[[], Sight | None]
 """The leader's sight; None in a process that does not lead, or has not read everything yet."""
 
 
+class _Ledgers:
+    """The ledger of a moment, for all questions of that moment."""
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+
+    def of(self, sight: Sight) -> Ledger:
+        if self._ledger is None or self._ledger.view is not sight.view:
+            self._ledger = ledger_of(*sight)
+            # Not longer: it holds its view, which may be large and no longer in use.
+            asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
+        return self._ledger
+
+    def _forget(self) -> None:
+        self._ledger = None
+
+
 def make_reads(look: Look, secret: str) -> Starlette:
     """The endpoint: ``GET /place/{key}`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see."""
+    ledgers = _Ledgers()
+    one_at_a_time = asyncio.Lock()
 
     def is_ours(request: Request) -> bool:
         given = request.headers.get("authorization", "")
@@ -62,7 +88,7 @@ def make_reads(look: Look, secret: str) -> Starlette:
         sight = look()
         if sight is None:
             return _not_leading()
-        found = place_of(sight.view, request.path_params["key"], sight.now)
+        found = place_of(sight.view, ledgers.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def try_all(request: Request) -> Response:
@@ -74,13 +100,17 @@ def make_reads(look: Look, secret: str) -> Starlette:
             return Response(str(error), 422)
         if len(questions.jobs) > MOST_TRIED:
             return Response(f"at most {MOST_TRIED} jobs", 422)
-        trials = []
+        trials: list[Trial | None] = []
+        clock = asyncio.get_running_loop().time
+        ends = clock() + _TRY_SECONDS
         for question in questions.jobs:
-            sight = look()
-            if sight is None:
-                return _not_leading()
-            trials.append(answer_trial(sight.view, question, sight.now))
-            await asyncio.sleep(0)  # the loop's own work goes first
+            async with one_at_a_time:
+                began, sight = clock(), look()
+                if sight is None:
+                    return _not_leading()
+                is_late = began > ends
+                trials.append(None if is_late else answer_trial(sight.view, ledgers.of(sight), question, sight.now))
+                await asyncio.sleep(clock() - began)
         return _answer(Answers(trials=tuple(trials)))
 
     return Starlette(routes=[Route("/place/{key:int}", place), Route("/try", try_all, methods=["POST"])])

@@ -140,15 +140,24 @@ class Reservations:
     kept: dict[int, Kept] = field(default_factory=dict)
     """By cluster."""
     _later: dict[int, Later] = field(default_factory=dict)
+    _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], float]]] = field(default_factory=dict)
+    """By cluster: what this cycle has started there, and when it ends."""
 
     def later(self, cluster_id: int) -> Later:
-        if cluster_id not in self._later:
-            self._later[cluster_id] = Later(self.view, cluster_id, self.now)
-        return self._later[cluster_id]
+        """The cluster at later times, worked out when it is first asked for: where nobody is blocked, nobody asks."""
+        later = self._later.get(cluster_id)
+        if later is None:
+            later = self._later[cluster_id] = Later(self.view, cluster_id, self.now)
+            for load, ends_at in self._started.get(cluster_id, ()):
+                later.add(load, ends_at)
+        return later
 
     def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """A job starts in this cycle."""
-        self.later(cluster_id).add(load, ends_at)
+        members = tuple(load)
+        self._started.setdefault(cluster_id, []).append((members, ends_at))
+        if cluster_id in self._later:
+            self._later[cluster_id].add(members, ends_at)
 
     def reserve(
         self, job_id: int, name: str, shape: Shape, size: Size, clusters: Iterable[int], *, accumulates: bool

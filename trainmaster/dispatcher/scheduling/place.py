@@ -38,7 +38,12 @@ _WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
 """What a view has of jobs that wait; all else is shared."""
 
 
-def place_of(view: View, job_id: int, now: float) -> Place | None:
+def ledger_of(view: View, now: float) -> Ledger:
+    """What queues use now, for the questions of a moment: it costs more than all else of a place."""
+    return Ledger(view, capacity(view, Rooms(view), now))
+
+
+def place_of(view: View, ledger: Ledger, job_id: int, now: float) -> Place | None:
     """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the view.
 
     None if the job does not wait, or if its queue or its class is not known.
@@ -46,7 +51,7 @@ def place_of(view: View, job_id: int, now: float) -> Place | None:
     job = view.jobs.get(job_id)
     if job is None or job.queue_id not in view.queues or job.class_id not in view.classes:
         return None
-    return _place(view, Ledger(view, capacity(view, Rooms(view), now)), job, now)
+    return _place(view, ledger, job, now)
 
 
 def _place(view: View, ledger: Ledger, job: WaitingJob, now: float) -> Place:
@@ -117,7 +122,7 @@ def _turn(view: View, ledger: Ledger, queue: Queue, siblings: set[int]) -> Queue
     )
 
 
-def try_out(view: View, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
     """What would become of this job; its own key and that of its shape do not count. The view is the same afterwards.
 
     None if its queue or its class is not known to the view.
@@ -126,7 +131,6 @@ def try_out(view: View, job: WaitingJob, shape: Shape, now: float) -> Trial | No
     if queue is None or job.class_id not in view.classes:
         return None
     trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), Rooms(view)
-    ledger = Ledger(view, capacity(view, rooms, now))
     place = _place(view, ledger, trial, now)
     alike = (TRIAL_SHAPE, queue.allowed_kinds)
     try:

@@ -11,6 +11,7 @@ import orjson
 
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling.place import try_out
+from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.dispatcher.services import reading
 from trainmaster.dispatcher.services.stores import Stores
@@ -49,7 +50,7 @@ class Questions(Lenient):
 
 
 class Answers(Lenient):
-    """In the order of the questions; None where the leader does not know the queue or the class yet."""
+    """In the order of the questions; None where it does not know the queue or the class yet, and where time was up."""
 
     trials: tuple[Trial | None, ...]
 
@@ -64,7 +65,7 @@ class Leader(Protocol):
         """What would become of these jobs."""
 
 
-def answer_trial(view: View, question: Question, now: float) -> Trial | None:
+def answer_trial(view: View, ledger: Ledger, question: Question, now: float) -> Trial | None:
     """The leader's answer to one question."""
     job = WaitingJob(
         id=0,
@@ -77,7 +78,7 @@ def answer_trial(view: View, question: Question, now: float) -> Trial | None:
         submitted_at=now,
         attempt=0,
     )
-    return try_out(view, job, shape_from(question.shape), now)
+    return try_out(view, ledger, job, shape_from(question.shape), now)
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
@@ -117,27 +118,26 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
     async with stores.database.transaction() as tx:
         admitted = await admit(tx, stores, caller, prepared)
         reads = await scheduling.leaders_reads(tx)
-    questions = Questions(
-        jobs=tuple(
-            Question(
-                name=spec.name,
-                queue_id=admitted.queues[spec.queue],
-                class_id=admitted.classes[spec.priority_class, spec.queue],
-                priority=spec.priority,
-                shape=orjson.loads(prepared.shapes[spec.shape_hash]),
-            )
-            for spec in prepared.specs
+    alike = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
+    asked = {
+        key: Question(
+            name=spec.name,
+            queue_id=admitted.queues[spec.queue],
+            class_id=admitted.classes[spec.priority_class, spec.queue],
+            priority=spec.priority,
+            shape=orjson.loads(prepared.shapes[spec.shape_hash]),
         )
-    )
+        for key, spec in zip(alike, prepared.specs, strict=True)
+    }
     try:
         if reads is None:
             raise NoAnswerError("no scheduler leads")
-        trials = (await leader.try_out(reads, questions)).trials
+        answers = await leader.try_out(reads, Questions(jobs=tuple(asked.values())))
+        trials = dict(zip(asked, answers.trials, strict=True))
     except NoAnswerError:
-        trials = None
-    jobs = [{"name": spec.name, "queue": spec.queue, "held": spec.held} for spec in prepared.specs]
-    if trials is not None:
-        jobs = [
-            job | ({} if trial is None else {"trial": _dump(trial)}) for job, trial in zip(jobs, trials, strict=True)
-        ]
-    return {"live": trials is not None, "jobs": jobs}
+        trials = {}
+    jobs = []
+    for key, spec in zip(alike, prepared.specs, strict=True):
+        trial, told = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
+        jobs.append(told if trial is None else told | {"trial": _dump(trial)})
+    return {"live": bool(trials), "jobs": jobs}

@@ -1,4 +1,4 @@
-"""Posting to addresses that tenants chose. With the client's, the only place with httpx.
+"""Posting to addresses that tenants chose. With the client's and the api's ``leader.py``, the only place with httpx.
 
 The host's name is looked up here, every address behind it is checked, and the connection goes to one of these very addresses,
 with the name in the ``Host`` header and in TLS. No redirects, no cookies, no proxies, nothing from the environment.
