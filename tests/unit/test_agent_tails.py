@@ -53,8 +53,10 @@ class ScriptedDispatcher:
         self.tries: dict[str, int] = {}
         self.told: list[str] = []
         self.send_full = False
+        self.away_until = 0.0
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
+        self.check_away()
         self.syncs.append(request)
         over = [report.run for report in request.runs if report.state.is_terminal]
         self.told += over
@@ -65,6 +67,10 @@ class ScriptedDispatcher:
             settled=tuple(over),
             send_full=self.send_full and not request.full,
         )
+
+    def check_away(self) -> None:
+        if asyncio.get_running_loop().time() < self.away_until:
+            raise UnreachableError("refused")
 
     async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer:
         await asyncio.sleep(wait)
@@ -135,6 +141,16 @@ async def test_a_store_that_is_away_for_a_moment_loses_no_tail(runtime: Simulate
             raise ProblemError(Code.STORE_AWAY, "the store is away")
 
     dispatcher = ScriptedDispatcher(away)
+    await runtime.start(order(1))
+    await hold(dispatcher, runtime, "alpha-0000001-r1")
+    assert texts(dispatcher.pushed["alpha-0000001-r1"]) == ["output of 1\n"]
+
+
+async def test_a_dispatcher_that_is_away_for_many_leases_gets_the_tail_when_it_is_back(
+    runtime: SimulatedRuntime,
+) -> None:
+    dispatcher = ScriptedDispatcher(lambda _run, _tries: dispatcher.check_away())
+    dispatcher.away_until = asyncio.get_running_loop().time() + 5 * LEASE
     await runtime.start(order(1))
     await hold(dispatcher, runtime, "alpha-0000001-r1")
     assert texts(dispatcher.pushed["alpha-0000001-r1"]) == ["output of 1\n"]

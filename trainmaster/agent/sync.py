@@ -176,7 +176,12 @@ class Agent:
             epoch=self._epoch,
         )
         asked_at = self._clock()
-        answer = await self._dispatcher.sync(request)
+        try:
+            answer = await self._dispatcher.sync(request)
+        except (UnreachableError, ProblemError):
+            self._tails.unanswered()
+            raise
+        self._tails.answered()
         await self._take_answer(request, answer, asked_at)
         if answer.send_full or answer.send_capacity:
             return

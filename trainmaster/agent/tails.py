@@ -1,7 +1,7 @@
 """Tails: the last output of each ended run, handed over before its end is told, so that it is there when people look.
 
 Tails are a kindness and the lease is not: nothing here holds up a sync for longer than it allows, and a tail that does not get
-through within one lease is given up, with a warning.
+through although syncs do is given up, with a warning. While the dispatcher is away tails wait for it, as the ends of runs do.
 """
 
 import asyncio
@@ -32,15 +32,27 @@ class Tails:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By run: what hands its tail over, or has."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._in_contact_since: float | None = None
+        self._answered_at = 0.0
 
-    async def keep(self, runs: Iterable[str], within: float, give_up: float) -> bool:
+    def answered(self) -> None:
+        """A sync was answered."""
+        self._answered_at = asyncio.get_running_loop().time()
+        if self._in_contact_since is None:
+            self._in_contact_since = self._answered_at
+
+    def unanswered(self) -> None:
+        """A sync was not answered: what comes before the next answer is nobody's slowness."""
+        self._in_contact_since = None
+
+    async def keep(self, runs: Iterable[str], within: float, lease: float) -> bool:
         """Hand over the tails of ended runs. Whether that was done for all of them ``within`` seconds.
 
-        The others go on; none is on its way for longer than ``give_up`` seconds.
+        The others go on; none is on its way for longer than two leases (of ``lease`` seconds) in which syncs are answered.
         """
         asked = set(runs)
         for run in asked - self._tasks.keys():
-            self._tasks[run] = asyncio.create_task(self._hand_over(run, give_up), name=f"tail-{run}")
+            self._tasks[run] = asyncio.create_task(self._hand_over(run, lease), name=f"tail-{run}")
         open_tasks = [self._tasks[run] for run in asked if not self._tasks[run].done()]
         if open_tasks:
             await asyncio.wait(open_tasks, timeout=within)
@@ -62,18 +74,36 @@ class Tails:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _hand_over(self, run: str, seconds: float) -> None:
+    async def _hand_over(self, run: str, lease: float) -> None:
         try:
-            async with asyncio.timeout(seconds), self._turns:
-                await self._push_all(run)
-        except TimeoutError:
-            log.warning("the tail of %s was given up after %.0f s", run, seconds, extra={"run_id": run})
-        except ProblemError as error:
-            log.warning("the tail of %s was not taken: %s", run, error, extra={"run_id": run})
-        except OSError as error:
-            log.warning("the tail of %s could not be read: %s", run, error, extra={"run_id": run})
+            async with asyncio.TaskGroup() as group:
+                pushing = group.create_task(self._push_all(run))
+                group.create_task(self._watch_over(run, pushing, lease))
+        except* ProblemError as group_error:
+            log.warning("the tail of %s was not taken: %s", run, group_error.exceptions[0], extra={"run_id": run})
+        except* OSError as group_error:
+            log.warning("the tail of %s could not be read: %s", run, group_error.exceptions[0], extra={"run_id": run})
+
+    async def _watch_over(self, run: str, pushing: "asyncio.Task[None]", lease: float) -> None:
+        """Cancel the push when it is late although the dispatcher is there."""
+        loop = asyncio.get_running_loop()
+        began, patience = loop.time(), 2 * lease
+        wait = patience
+        while not (await asyncio.wait({pushing}, timeout=wait))[0]:
+            now = loop.time()
+            is_there = self._in_contact_since is not None and now - self._answered_at < lease
+            counted_from = max(began, self._in_contact_since or began) if is_there else now
+            wait = counted_from + patience - now
+            if wait <= 0:
+                log.warning("the tail of %s was given up after %.0f s", run, now - began, extra={"run_id": run})
+                pushing.cancel()
+                return
 
     async def _push_all(self, run: str) -> None:
+        async with self._turns:
+            await self._push_members(run)
+
+    async def _push_members(self, run: str) -> None:
         """Member after member, in pieces, so that a gang of thousands is never in memory at once."""
         chunks: list[LogChunk] = []
         size = 0

