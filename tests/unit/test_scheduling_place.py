@@ -238,7 +238,7 @@ def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
 
 # No trace
 
-CACHES = ("empty_rooms", "laid", "ruled_out", "_lines", "_ancestry")
+CACHES = ("empty_rooms", "laid", "rooms", "tree", "_lines", "_ancestry")
 """What is worked out when it is first asked for."""
 
 
@@ -295,12 +295,13 @@ def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: s
     view = world(given_members)
     view.applied()
     before, order, plan = picture(view.view), order_of(view.view), decide(view.view, NOW)
-    waiting = view.view.waiting
+    waiting, rooms = view.view.waiting, view.view.rooms
     trial = tried(view, MAKES[make](0), queue=queue, of=of)
     assert view.view.waiting is waiting
+    assert view.view.rooms is rooms
     assert picture(view.view) == before
     assert order_of(view.view) == order
-    assert not any(shape_id == TRIAL_SHAPE for shape_id, _ in view.view.ruled_out)
+    assert TRIAL_SHAPE not in view.view.shapes
     assert decide(view.view, NOW) == plan
     assert trial.fits_empty or not trial.starts_now
 

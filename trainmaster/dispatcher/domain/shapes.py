@@ -6,6 +6,7 @@ Jobs of one shape, queue and priority class form a class: whatever holds for one
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -14,6 +15,76 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
+
+
+class Terms:
+    """What members ask of their nodes beside room. There is one object for all who ask the same, so that it is its own key."""
+
+    __slots__ = ("__weakref__", "affinity", "node_selector", "tolerations")
+
+    def __init__(
+        self,
+        node_selector: tuple[tuple[str, str], ...],
+        affinity: tuple[AffinityTerm, ...],
+        tolerations: tuple[Toleration, ...],
+    ) -> None:
+        self.node_selector = node_selector
+        self.affinity = affinity
+        self.tolerations = tolerations
+
+    @classmethod
+    def of(
+        cls,
+        node_selector: tuple[tuple[str, str], ...],
+        affinity: tuple[AffinityTerm, ...],
+        tolerations: tuple[Toleration, ...],
+    ) -> "Terms":
+        key = (node_selector, affinity, tolerations)
+        found = _TERMS.get(key)
+        if found is None:
+            found = _TERMS[key] = cls(*key)
+        return found
+
+
+_TERMS: WeakValueDictionary[tuple[Any, ...], Terms] = WeakValueDictionary()
+
+
+class Wishes:
+    """What a job asks of its cluster beside room. There is one object for all that ask the same, so that it is its own key."""
+
+    __slots__ = ("__weakref__", "capabilities", "clusters", "datasets", "kinds", "selector")
+
+    def __init__(
+        self,
+        clusters: tuple[str, ...],
+        kinds: tuple[ClusterKind, ...],
+        selector: tuple[tuple[str, str], ...],
+        datasets: tuple[str, ...],
+        capabilities: tuple[str, ...],
+    ) -> None:
+        self.clusters = clusters
+        self.kinds = kinds
+        self.selector = selector
+        self.datasets = datasets
+        self.capabilities = capabilities
+
+    @classmethod
+    def of(
+        cls,
+        clusters: tuple[str, ...],
+        kinds: tuple[ClusterKind, ...],
+        selector: tuple[tuple[str, str], ...],
+        datasets: tuple[str, ...],
+        capabilities: tuple[str, ...],
+    ) -> "Wishes":
+        key = (clusters, kinds, selector, datasets, capabilities)
+        found = _WISHES.get(key)
+        if found is None:
+            found = _WISHES[key] = cls(*key)
+        return found
+
+
+_WISHES: WeakValueDictionary[tuple[Any, ...], Wishes] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +98,10 @@ class RoleShape:
     node_selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[AffinityTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    terms: Terms = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", Terms.of(self.node_selector, self.affinity, self.tolerations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +119,11 @@ class Shape:
     datasets: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     time_limit_seconds: float | None = None
+    wishes: Wishes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        wishes = Wishes.of(self.clusters, self.kinds, self.selector, self.datasets, self.capabilities)
+        object.__setattr__(self, "wishes", wishes)
 
     @property
     def members(self) -> int:

@@ -1,13 +1,15 @@
-"""What a cycle knows of the clusters: their rooms, and which of them come into question for jobs alike."""
+"""What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainmaster.dispatcher.domain.shapes import Wishes
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, size_choices, take
+from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, has_node, size_choices, take
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
+from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, View
 from trainmaster.protocol.reasons import Check, Verdict
 from trainmaster.protocol.states import ClusterKind
@@ -16,38 +18,123 @@ SILENT_SECONDS = 900.0
 """How long a cluster that is out of contact still counts as capacity."""
 
 
-@dataclass(slots=True)
+_NO_KINDS: frozenset[ClusterKind] = frozenset()
+_NO_WISHES = Wishes.of((), (), (), (), ())
+_MOST_STANDINGS = 4096
+_MOST_ASKED = 20_000
+"""Answers about shapes that are kept at most; whoever asks again pays for it again."""
+
+
 class Rooms:
-    """The rooms of this cycle, made when first looked at."""
+    """The rooms of the clusters and what follows from them, kept from one cycle to the next.
 
-    view: View
-    now_free: dict[int, Room] = field(default_factory=dict)
-    sizes: dict[int, list[Size]] = field(default_factory=dict)
-    full: dict[tuple[int, int, int, Product | None], Shortfall] = field(default_factory=dict)
-    """By shape, size, cluster and product. Rooms only shrink during a cycle, so what had no room is not tried again."""
-    options: dict[int, dict[tuple[int, int, Product | None], "Option | Verdict"]] = field(default_factory=dict)
-    """By cluster, then by shape, number of sizes and product: holds until something is taken from the cluster's room."""
-    changes: list[int] = field(default_factory=list)
-    """The clusters whose rooms have changed, in order, so that a standing knows what it has not seen yet."""
-    standings: dict["Alike", "Standing"] = field(default_factory=dict)
-    candidates: dict["Alike", list[tuple[Cluster, Verdict | None]]] = field(default_factory=dict)
-    """The clusters by name for jobs alike, with what rules each out whatever its room is."""
+    A view tells the rooms that it has which clusters have changed; at the start of a cycle these are made anew from the view, as
+    are those that the cycle before has put jobs into in thought. So a cycle never depends on what was decided before it.
+    """
 
-    def sizes_of(self, shape_id: int) -> list[Size]:
-        if shape_id not in self.sizes:
-            self.sizes[shape_id] = size_choices(self.view.shapes[shape_id])
-        return self.sizes[shape_id]
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.touched: set[int] = set()
+        """Clusters whose load has changed since the last cycle began."""
+        self.reported = set(view.clusters)
+        """Clusters that have changed themselves, have come or gone."""
+        self.clusters: list[Cluster] = []
+        """By name."""
+        self._now_free: dict[int, Room] = {}
+        self._taken: set[int] = set()
+        self._capacity: dict[int, Amounts] = {}
+        self._sizes: dict[int, list[Size]] = {}
+        self._allowed: dict[tuple[Wishes, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
+        """By what a job and its queue ask of a cluster: what rules it out until it changes itself."""
+        self._never: dict[int, dict[int, Verdict | None]] = {}
+        """By shape: whether the gang fits on the empty cluster, as far as it was asked."""
+        self._passing: dict[int, Verdict | None] = {}
+        self._options: dict[int, dict[tuple[int, int, Product | None], Option | Shortfall]] = {}
+        """By cluster, then by shape, number of sizes and product: holds until the cluster's room changes."""
+        self._changes = 0
+        self._changed_at: dict[int, int] = {}
+        """By cluster, the latest one last: the number of its last change."""
+        self._standings: dict[Alike, Standing] = {}
+        self._looked_at: dict[Alike, list[tuple[Cluster, Verdict | None]]] = {}
+
+    @classmethod
+    def of(cls, view: View) -> "Rooms":
+        """Those that the view has, made when first asked for."""
+        rooms: Rooms | None = view.rooms
+        if rooms is None:
+            rooms = view.rooms = cls(view)
+        return rooms
+
+    def begin(self, now: float) -> None:
+        """A cycle begins: take in what has changed."""
+        if self.reported:
+            self._take_in_reports()
+        for cluster_id in (self.touched | self._taken) & self._now_free.keys():
+            fresh = Room.of(self.view, cluster_id)
+            fresh.rank(self._now_free[cluster_id])
+            self._now_free[cluster_id] = fresh
+            self._note_change(cluster_id)
+        self.touched.clear()
+        self._taken.clear()
+        self._take_in_passing(now)
+        if len(self._sizes) > 2 * len(self.view.shapes) + _MOST_STANDINGS:
+            self._sizes.clear()
+        if len(self._never) > _MOST_ASKED:
+            self._never.clear()
+
+    def _take_in_reports(self) -> None:
+        self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
+        for cluster_id in self.reported:
+            self._now_free.pop(cluster_id, None)
+            self._capacity.pop(cluster_id, None)
+            for known in (*self._allowed.values(), *self._never.values()):
+                known.pop(cluster_id, None)
+            self._note_change(cluster_id)
+        self.reported.clear()
+        self._looked_at.clear()
+
+    def _take_in_passing(self, now: float) -> None:
+        view = self.view
+        for cluster in self.clusters:
+            candidate = Candidate(_NO_KINDS, _NO_WISHES, cluster, view.lease_until.get(cluster.id, now) - now, ())
+            verdict = _verdict(cluster, first_failing(PASSING, candidate))
+            if self._passing.get(cluster.id) != verdict:
+                self._passing[cluster.id] = verdict
+                self._note_change(cluster.id)
+                self._looked_at.clear()
+
+    def _note_change(self, cluster_id: int) -> None:
+        self._options.pop(cluster_id, None)
+        self._changed_at.pop(cluster_id, None)
+        self._changes += 1
+        self._changed_at[cluster_id] = self._changes
+
+    # Rooms
+
+    def sizes_of(self, shape_id: int) -> "list[Size]":
+        sizes = self._sizes.get(shape_id)
+        if sizes is None:
+            sizes = self._sizes[shape_id] = size_choices(self.view.shapes[shape_id])
+        return sizes
 
     def free(self, cluster_id: int) -> Room:
-        if cluster_id not in self.now_free:
-            self.now_free[cluster_id] = Room.of(self.view, cluster_id)
-        return self.now_free[cluster_id]
+        room = self._now_free.get(cluster_id)
+        if room is None:
+            room = self._now_free[cluster_id] = Room.of(self.view, cluster_id)
+            room.rank()
+        return room
 
     def empty(self, cluster: Cluster) -> Room:
         return empty_room(self.view, cluster.id)
 
     def capacity(self, cluster: Cluster) -> Amounts:
         """What the empty cluster has on each line."""
+        found = self._capacity.get(cluster.id)
+        if found is None:
+            found = self._capacity[cluster.id] = self._capacity_of(cluster)
+        return found
+
+    def _capacity_of(self, cluster: Cluster) -> Amounts:
         places: Amounts = {}
         for group in cluster.report.groups if cluster.report is not None else ():
             for name, amount in group.free.items():
@@ -55,38 +142,143 @@ class Rooms:
                 places[place] = places.get(place, 0) + amount * group.count
         return self.view.lines.charge(places)
 
+    def take(self, option: "Option") -> None:
+        take(self.free(option.cluster.id), option.fitted)
+        self._take(option.cluster.id)
+
+    def replace(self, cluster_id: int, room: Room) -> None:
+        """The room of a cluster after runs were ended there for a job."""
+        room.rank(self._now_free.get(cluster_id))
+        self._now_free[cluster_id] = room
+        self._take(cluster_id)
+
+    def _take(self, cluster_id: int) -> None:
+        self._taken.add(cluster_id)
+        self._note_change(cluster_id)
+
+    # What rules a cluster out
+
     def never_fits(self, shape_id: int, cluster: Cluster) -> str | None:
         """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
         outcome = fit(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1].members, self.empty(cluster))
         return outcome.sentence if isinstance(outcome, Shortfall) else None
 
-    def fit_now(self, shape_id: int, size: Size, cluster_id: int, product: Product | None) -> Fitted | Shortfall:
-        key = (shape_id, size.total, cluster_id, product)
-        if key in self.full:
-            return self.full[key]
-        outcome = fit(self.view.shapes[shape_id], size.members, self.free(cluster_id), product)
-        if isinstance(outcome, Shortfall):
-            self.full[key] = outcome
+    def never(self, shape_id: int, cluster: Cluster) -> Verdict | None:
+        """The verdict on a cluster on which the gang could never fit."""
+        known = self._never.setdefault(shape_id, {})
+        if cluster.id not in known:
+            sentence = self.never_fits(shape_id, cluster)
+            known[cluster.id] = _verdict(cluster, None if sentence is None else (Check.NEVER_FITS, sentence))
+        return known[cluster.id]
+
+    def not_allowed(self, alike: "Alike", cluster: Cluster) -> Verdict | None:
+        """What the job itself, or its queue, rules out."""
+        wishes = self.view.shapes[alike.shape_id].wishes
+        known = self._allowed.setdefault((wishes, alike.allowed_kinds), {})
+        if cluster.id not in known:
+            candidate = Candidate(alike.allowed_kinds, wishes, cluster, 0.0, ())
+            known[cluster.id] = _verdict(cluster, first_failing(STATIC, candidate))
+        return known[cluster.id]
+
+    def passing(self, alike: "Alike", cluster: Cluster) -> Verdict | None:
+        """What rules a cluster out and passes by itself."""
+        verdict = self._passing.get(cluster.id)
+        if verdict is None and cluster.id in alike.avoided:
+            verdict = _verdict(
+                cluster, first_failing(PASSING, Candidate(_NO_KINDS, _NO_WISHES, cluster, 1.0, alike.avoided))
+            )
+        return verdict
+
+    def looked_at(self, alike: "Alike") -> list[tuple[Cluster, Verdict | None]]:
+        """The clusters by name for jobs alike, with what rules each out whatever its room is."""
+        found = self._looked_at.get(alike)
+        if found is None:
+            if len(self._looked_at) > _MOST_STANDINGS:
+                self._looked_at.clear()
+            found = self._looked_at[alike] = [(cluster, self._ruled_out(alike, cluster)) for cluster in self.clusters]
+        return found
+
+    def _ruled_out(self, alike: "Alike", cluster: Cluster) -> Verdict | None:
+        return self.not_allowed(alike, cluster) or self.never(alike.shape_id, cluster) or self.passing(alike, cluster)
+
+    # Where gangs fit
+
+    def option(
+        self, shape_id: int, sizes: "list[Size]", cluster: Cluster, product: Product | None
+    ) -> "Option | Shortfall":
+        """The largest of these sizes that fits on a cluster now; sizes are named by how many there are."""
+        known = self._options.get(cluster.id)
+        if known is None:
+            known = self._options[cluster.id] = {}
+        key = (shape_id, len(sizes), product)
+        outcome = known.get(key)
+        if outcome is None:
+            outcome = known[key] = self._option(shape_id, sizes, cluster, product)
         return outcome
 
-    def take(self, option: "Option") -> None:
-        take(self.free(option.cluster.id), option.fitted)
-        self._note_change(option.cluster.id)
+    def _option(
+        self, shape_id: int, sizes: "list[Size]", cluster: Cluster, product: Product | None
+    ) -> "Option | Shortfall":
+        view = self.view
+        shape, room = view.shapes[shape_id], self.free(cluster.id)
+        shortfall = Shortfall("")
+        for size in sizes:
+            outcome = fit(shape, size.members, room, product)
+            if isinstance(outcome, Fitted):
+                total, parts = score(Fit(cluster, room.total(), self.empty(cluster).total(), size.needs))
+                members = (
+                    (group, role, count) for group, roles in outcome.placement.items() for role, count in roles.items()
+                )
+                charge = view.lines.charge(view.places_at(cluster.id, shape_id, members))
+                return Option(cluster, size, outcome, total, parts, charge, product)
+            shortfall = outcome
+        return shortfall
 
-    def replace(self, cluster_id: int, room: Room) -> None:
-        """The room of a cluster after runs were ended there for a job."""
-        self.now_free[cluster_id] = room
-        self._note_change(cluster_id)
+    def may_fit(self, shape_id: int, size: "Size", cluster: Cluster) -> bool:
+        """Whether a member of each role finds a node now: a quick look before the long one."""
+        room = self.free(cluster.id)
+        return all(has_node(role, room) for role in self.view.shapes[shape_id].roles if size.members.get(role.name))
 
-    def _note_change(self, cluster_id: int) -> None:
-        self.options.pop(cluster_id, None)
-        self.changes.append(cluster_id)
+    def standing(self, alike: "Alike", size: "Size") -> "Standing":
+        """How the clusters stand for jobs alike of this size, brought up to date."""
+        standing = self._standings.get(alike)
+        if standing is None:
+            if len(self._standings) >= _MOST_STANDINGS:
+                self._standings.clear()
+            standing = self._standings[alike] = Standing()
+            for cluster in self.clusters:
+                self._stand(standing, alike, size, cluster)
+            standing.ranked.sort()
+            standing.is_new = False
+        elif standing.seen != self._changes:
+            for cluster_id in reversed(self._changed_at):
+                if self._changed_at[cluster_id] <= standing.seen:
+                    break
+                standing.take_out(cluster_id)
+                changed = self.view.clusters.get(cluster_id)
+                if changed is not None:
+                    self._stand(standing, alike, size, changed)
+        standing.seen = self._changes
+        return standing
 
-    def looked_at(self, alike: "Alike", now: float) -> list[tuple[Cluster, Verdict | None]]:
-        if alike not in self.candidates:
-            clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
-            self.candidates[alike] = [(cluster, ruled_out_for_now(self, alike, cluster, now)) for cluster in clusters]
-        return self.candidates[alike]
+    def _stand(self, standing: "Standing", alike: "Alike", size: "Size", cluster: Cluster) -> None:
+        if self.not_allowed(alike, cluster) is not None or self.passing(alike, cluster) is not None:
+            return
+        free, whole = self.free(cluster.id).total(), self.empty(cluster).total()
+        standing.put(cluster, total_score(cluster, free, whole, size.needs))
+
+    def verdict(self, alike: "Alike", size: "Size", cluster: Cluster) -> Verdict:
+        """What a cluster lacks now on which jobs alike of this size do not fit."""
+        standing = self._standings[alike]
+        at = self._changed_at.get(cluster.id, 0)
+        known = standing.told.get(cluster.id)
+        if known is not None and known[0] == at:
+            return known[1]
+        outcome = self.option(alike.shape_id, [size], cluster, None)
+        sentence = outcome.sentence if isinstance(outcome, Shortfall) else ""
+        verdict = Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
+        standing.told[cluster.id] = at, verdict
+        return verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +304,30 @@ class Standing:
     ranked: list[tuple[float, str, int]] = field(default_factory=list)
     """Minus the score, name and id of the clusters that are not known to lack room, the best first."""
     rank_of: dict[int, tuple[float, str, int]] = field(default_factory=dict)
-    lacks: dict[int, Verdict] = field(default_factory=dict)
+    lacks: set[int] = field(default_factory=set)
+    """Clusters without room."""
+    told: dict[int, tuple[int, Verdict]] = field(default_factory=dict)
+    """By cluster without room: what it lacked after which change."""
     seen: int = 0
-    """How many of the rooms' changes it has taken in."""
+    """The number of the last change of any room that it has taken in."""
+    is_new: bool = True
 
     def put(self, cluster: Cluster, total: float) -> None:
         """A cluster has this score now, if the gang fits there."""
-        self._take_out(cluster.id)
-        self.lacks.pop(cluster.id, None)
         entry = self.rank_of[cluster.id] = (-total, cluster.name, cluster.id)
-        insort(self.ranked, entry)
+        if self.is_new:
+            self.ranked.append(entry)
+        else:
+            insort(self.ranked, entry)
 
-    def note_lack(self, cluster_id: int, verdict: Verdict) -> None:
+    def note_lack(self, cluster_id: int) -> None:
         """The gang does not fit there now."""
-        self._take_out(cluster_id)
-        self.lacks[cluster_id] = verdict
+        self.take_out(cluster_id)
+        self.lacks.add(cluster_id)
 
-    def _take_out(self, cluster_id: int) -> None:
+    def take_out(self, cluster_id: int) -> None:
+        """Nothing is known of a cluster any more."""
+        self.lacks.discard(cluster_id)
         old = self.rank_of.pop(cluster_id, None)
         if old is not None:
             del self.ranked[bisect_left(self.ranked, old)]
@@ -143,25 +342,6 @@ class Alike(NamedTuple):
     avoided: tuple[int, ...]
     limit: float
     """Seconds that it is counted on."""
-
-
-def ruled_out_for_now(rooms: Rooms, alike: Alike, cluster: Cluster, now: float) -> Verdict | None:
-    """Why a cluster is out of the question for jobs alike, whatever is free there now."""
-    view, shape = rooms.view, rooms.view.shapes[alike.shape_id]
-    known = view.ruled_out.setdefault((alike.shape_id, alike.allowed_kinds), {})
-    for_ever = known.get(cluster.id)
-    if for_ever is not None:
-        return for_ever
-    lease_left = view.lease_until.get(cluster.id, now) - now
-    candidate = Candidate(alike.allowed_kinds, shape, cluster, lease_left, alike.avoided)
-    if cluster.id not in known:
-        failing = first_failing(STATIC, candidate)
-        if failing is None:
-            never = rooms.never_fits(alike.shape_id, cluster)
-            failing = None if never is None else (Check.NEVER_FITS, never)
-        known[cluster.id] = _verdict(cluster, failing)
-    for_ever = known[cluster.id]
-    return for_ever if for_ever is not None else _verdict(cluster, first_failing(PASSING, candidate))
 
 
 def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | None:

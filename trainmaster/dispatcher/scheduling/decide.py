@@ -12,6 +12,7 @@ from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, c
 from trainmaster.dispatcher.scheduling.filters import STATIC
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size
 from trainmaster.dispatcher.scheduling.looks import (
+    MOST_LACKING,
     MOST_TOLD,
     Choice,
     Cycle,
@@ -22,7 +23,7 @@ from trainmaster.dispatcher.scheduling.looks import (
 )
 from trainmaster.dispatcher.scheduling.order import Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
-from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange, plain_needs
+from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.scores import SCORES
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
@@ -36,7 +37,8 @@ MOST_STARTS = 2000
 def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     """The plan for this moment. ``now`` is in seconds since the epoch, as all times of the view."""
     plan = Plan()
-    rooms = Rooms(view)
+    rooms = Rooms.of(view)
+    rooms.begin(now)
     ledger = Ledger(view, capacity(view, rooms, now))
     turns = Turns(view, ledger, now)
     blocked: dict[Alike, tuple[Reason, list[int]]] = {}
@@ -87,19 +89,17 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
 
 
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
-    known = cycle.prepared.get(key)
+    known = cycle.prepared.get((queue.id, key.shape_id))
     if known is None:
         view, sizes = cycle.rooms.view, cycle.rooms.sizes_of(key.shape_id)
-        charges = [plain_needs(size) for size in sizes]
         closed = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
-        for_ever = cycle.ledger.never(queue.id, charges[-1])
+        for_ever = cycle.ledger.never(queue.id, sizes[-1].charge)
         stops = None
         if closed is not None:
             stops = explain.queue_closed(closed)
         elif for_ever is not None:
             stops = explain.over_quota(for_ever, for_ever=True)
-        limit = view.limit_of(key.shape_id, queue.id)
-        known = cycle.prepared[key] = Prepared(sizes, charges, limit, stops)
+        known = cycle.prepared[queue.id, key.shape_id] = Prepared(sizes, view.limit_of(key.shape_id, queue.id), stops)
     return known
 
 
@@ -110,13 +110,12 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     if prepared.stops is not None:
         return prepared.stops
     allowed = prepared.sizes
-    obstacle = ledger.obstacle(queue.id, prepared.charges[-1])
+    obstacle = ledger.obstacle(queue.id, allowed[-1].charge)
     if obstacle is not None:
         is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
         return _exchange(cycle, key, queue, allowed, None, for_quota=is_limit) or explain.over_quota(obstacle)
     if len(allowed) > 1:
-        both = zip(prepared.sizes, prepared.charges, strict=True)
-        allowed = [size for size, charge in both if ledger.obstacle(queue.id, charge) is None]
+        allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit)
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
@@ -168,7 +167,7 @@ def _exchange(
         return None
     if clusters is None:
         alike = Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)
-        looked_at = cycle.rooms.looked_at(alike, cycle.now)
+        looked_at = cycle.rooms.looked_at(alike)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
     return cycle.evictions.find(key, queue, sizes, clusters, for_quota=for_quota)
 
@@ -221,7 +220,8 @@ def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
     if second is None:
         full = [verdict for verdict in verdicts if verdict.check is Check.NO_ROOM]
         others = "".join(
-            f"; {one.cluster}: {one.sentence}" for one in nsmallest(2, full, key=lambda verdict: verdict.cluster)
+            f"; {one.cluster}: {one.sentence}"
+            for one in nsmallest(MOST_LACKING, full, key=lambda verdict: verdict.cluster)
         )
         return f"{best.cluster.name} is the only cluster where it fits now{others}"
     if best.total == second.total:

@@ -7,7 +7,7 @@ itself comes last.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.domain.shapes import Wishes
 from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.reasons import Check
 from trainmaster.protocol.states import ClusterKind
@@ -18,7 +18,7 @@ class Candidate:
     """Jobs alike looked at on one cluster. ``allowed_kinds`` are their queue's, ``lease_left`` is in seconds."""
 
     allowed_kinds: frozenset[ClusterKind]
-    shape: Shape
+    wishes: Wishes
     cluster: Cluster
     lease_left: float
     avoided: tuple[int, ...]
@@ -28,14 +28,14 @@ Filter = Callable[[Candidate], str | None]
 
 
 def by_name(candidate: Candidate) -> str | None:
-    wanted = candidate.shape.clusters
+    wanted = candidate.wishes.clusters
     if wanted and candidate.cluster.name not in wanted:
         return f"the job names {', '.join(wanted)}"
     return None
 
 
 def by_kind(candidate: Candidate) -> str | None:
-    kind, kinds = candidate.cluster.kind, candidate.shape.kinds
+    kind, kinds = candidate.cluster.kind, candidate.wishes.kinds
     if kinds and kind not in kinds:
         return f"the job wants {' or '.join(kinds)} clusters, this one is {kind}"
     if kind not in candidate.allowed_kinds:
@@ -45,7 +45,7 @@ def by_kind(candidate: Candidate) -> str | None:
 
 
 def by_selector(candidate: Candidate) -> str | None:
-    for key, value in candidate.shape.selector:
+    for key, value in candidate.wishes.selector:
         if candidate.cluster.labels.get(key) != value:
             return f"the job wants {key}={value}, the cluster has {key}={candidate.cluster.labels.get(key, 'nothing')}"
     return None
@@ -57,14 +57,14 @@ def by_report(candidate: Candidate) -> str | None:
 
 def by_dataset(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
-    missing = [name for name in candidate.shape.datasets if report is None or name not in report.datasets]
+    missing = [name for name in candidate.wishes.datasets if report is None or name not in report.datasets]
     return f"dataset {missing[0]} is not there" if missing else None
 
 
 def by_capability(candidate: Candidate) -> str | None:
     report = candidate.cluster.report
     has = report.capabilities if report is not None else ()
-    missing = [name for name in candidate.shape.capabilities if name not in has]
+    missing = [name for name in candidate.wishes.capabilities if name not in has]
     return f"its {report.runtime if report else ''} runtime does not offer {missing[0]}" if missing else None
 
 

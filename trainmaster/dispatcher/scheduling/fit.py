@@ -7,11 +7,11 @@ fits when no packing exists, for it builds the packing; it may miss one that exi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.lines import product_of
+from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_of
 from trainmaster.dispatcher.scheduling.room import Groups, Nodes, Room, by_size, fill
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
@@ -47,6 +47,11 @@ class Size:
 
     members: dict[str, int]
     needs: Resources
+    charge: Amounts = field(init=False, compare=False)
+    """What it needs of each plain line."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "charge", {plain(name): amount for name, amount in self.needs.items() if amount})
 
     @property
     def total(self) -> int:
@@ -63,6 +68,13 @@ def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | No
         if isinstance(close, Fitted):
             return close
     return _pack(roles, members, room, room.groups, product)
+
+
+def has_node(role: RoleShape, room: Room) -> bool:
+    """Whether any node has room for one member."""
+    suiting = _suiting(role, room, None)
+    ranking = room.ranking(suiting, role.needs)
+    return ranking is None or ranking.tightest(role.needs) is not None
 
 
 def _inside(
@@ -133,12 +145,18 @@ def _pack(
         if not wanted:
             continue
         suiting = _suiting(role, room, product)
+        ranking = None
         if groups is not room.groups:
             suiting = tuple(name for name in suiting if name in groups)
+        elif not placement:
+            # The order is that of the room as it is: it serves the first role.
+            ranking = room.ranking(suiting, role.needs)
         if not suiting:
             return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
-        missing, placed = fill(work, role.needs, wanted, suiting)
+        missing, placed = fill(work, role.needs, wanted, suiting, ranking)
         if missing:
+            if wanted == missing and groups is room.groups and not placement:
+                return _too_small(role, room.most(suiting), beside_others=False)
             feasible = [one for name in suiting for one in work[name]]
             return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
         for group, count in placed.items():
@@ -151,23 +169,31 @@ def _pack(
 def _suiting(role: RoleShape, room: Room, product: Product | None) -> tuple[str, ...]:
     """The groups whose nodes a role's members may be on, worked out once for all rooms of a cluster."""
     narrowed = product if product is not None and product.resource in role.needs else None
-    key = (role, narrowed)
+    key = (role.terms, narrowed)
     found = room.suiting.get(key)
     if found is None:
-        found = room.suiting[key] = tuple(
+        names = tuple(
             name
             for name, entries in room.groups.items()
             if allows(role, entries[0].group) and (narrowed is None or product_of(entries[0].group) == narrowed.name)
         )
+        # One object for the same groups, by which what is known of them is found.
+        found = room.suiting[key] = next((known for known in room.suiting.values() if known == names), names)
     return found
 
 
 def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:
     if placed:
         return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}")
+    most = {name: max((node.free.get(name, 0) for node in nodes), default=0) for name in role.needs}
+    return _too_small(role, most, beside_others=beside_others)
+
+
+def _too_small(role: RoleShape, most: Resources, *, beside_others: bool) -> Shortfall:
+    """No node has room for a single member; ``most`` is what is free on one node at most, of each resource."""
     beside = " beside the other roles" if beside_others else ""
     for name, amount in sorted(role.needs.items()):
-        best = max((node.free.get(name, 0) for node in nodes), default=0)
+        best = most.get(name, 0)
         if best < amount:
             need, has = format_apart(name, amount, max(best, 0))
             return Shortfall(f"needs {need} {name} on one node, the best node has {has}{beside}")

@@ -1,22 +1,26 @@
 """Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, Standing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size
-from trainmaster.dispatcher.scheduling.lines import Amounts, product_label, product_of
+from trainmaster.dispatcher.scheduling.fit import Product, Size
+from trainmaster.dispatcher.scheduling.lines import product_label, product_of
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
-from trainmaster.dispatcher.scheduling.scores import Fit, score
-from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 
 MOST_TOLD = 5
 """Clusters in the table that is kept with a decision, the best ones."""
+MOST_COMPARED = 2
+"""Clusters that a decision is explained by: the chosen one and the next best."""
+MOST_LACKING = 2
+"""Clusters without room that a decision for the only one with room is explained by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Cycle:
     blocked: dict[Alike, tuple[Reason, list[int]]]
     """By what is alike: why it is blocked, and the clusters that lack room for it."""
     now: float
-    prepared: dict[ClassKey, "Prepared"] = field(default_factory=dict)
+    prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
+    """By queue and shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,6 @@ class Prepared:
     """What holds for a class during a whole cycle. ``stops``: why it cannot start whatever happens in it."""
 
     sizes: list[Size]
-    charges: list[Amounts]
     limit: float
     stops: Reason | None
 
@@ -65,50 +69,68 @@ class Choice:
 def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look | None:
     """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
 
-    None where it does not apply: where quota depends on the place, something is kept for others, or the gang has several sizes.
+    None where it does not apply: where quota depends on the place, or the gang has several sizes.
     """
     rooms = cycle.rooms
-    if cycle.reservations.kept or rooms.view.lines.any_narrowed or len(sizes) > 1:
+    if rooms.view.lines.any_narrowed or len(sizes) > 1:
         return None
-    standing = rooms.standings.get(alike)
-    if standing is None:
-        standing = rooms.standings[alike] = Standing()
-        changed = [cluster for cluster, ruled_out in rooms.looked_at(alike, cycle.now) if ruled_out is None]
-    elif standing.seen < len(rooms.changes):
-        known = standing.rank_of.keys() | standing.lacks.keys()
-        changed = [rooms.view.clusters[one] for one in set(rooms.changes[standing.seen :]) if one in known]
-    else:
-        changed = []
-    needs = sizes[0].needs
-    for cluster in changed:
-        standing.put(cluster, score(_fit_on(rooms, cluster, needs))[0])
-    standing.seen = len(rooms.changes)
+    standing = rooms.standing(alike, sizes[0])
     top: list[Option] = []
-    while len(top) < 2 and len(top) < len(standing.ranked):
-        cluster = rooms.view.clusters[standing.ranked[len(top)][2]]
-        outcome = _known_option(rooms, alike, sizes, cluster, None)
-        if isinstance(outcome, Verdict):
-            standing.note_lack(cluster.id, outcome)
-        else:
+    closed: dict[int, Verdict] = {}
+    index = 0
+    while len(top) < MOST_COMPARED and index < len(standing.ranked):
+        cluster = rooms.view.clusters[standing.ranked[index][2]]
+        outcome = None
+        if rooms.may_fit(alike.shape_id, sizes[0], cluster):
+            outcome = rooms.option(alike.shape_id, sizes, cluster, None)
+        if not isinstance(outcome, Option):
+            standing.note_lack(cluster.id)
+            continue
+        verdict = _kept_from(cycle, alike, outcome)
+        if verdict is None:
             top.append(outcome)
+        else:
+            closed[cluster.id] = verdict
+        index += 1
+    if len(top) == MOST_COMPARED:
+        return Choice(top[0], top, ())
     if top:
-        return Choice(top[0], top, standing.lacks.values())
-    verdicts = [
-        standing.lacks[cluster.id] if ruled_out is None else ruled_out
-        for cluster, ruled_out in rooms.looked_at(alike, cycle.now)
-    ]
-    return Look(verdicts=verdicts, full=list(standing.lacks))
+        return Choice(top[0], top, list(islice(_lacking(rooms, alike, sizes[0], standing), MOST_LACKING)))
+    look = Look()
+    for cluster, ruled_out in rooms.looked_at(alike):
+        if ruled_out is None:
+            ruled_out = closed.get(cluster.id)
+            if ruled_out is None:
+                ruled_out = rooms.verdict(alike, sizes[0], cluster)
+                look.full.append(cluster.id)
+        look.verdicts.append(ruled_out)
+    return look
 
 
-def _fit_on(rooms: Rooms, cluster: Cluster, needs: Resources) -> Fit:
-    return Fit(cluster, rooms.free(cluster.id).total(), rooms.empty(cluster).total(), needs)
+def _lacking(rooms: Rooms, alike: Alike, size: Size, standing: Standing) -> Iterator[Verdict]:
+    """What the clusters without room lack, by their names; those on which the gang never fits are passed over."""
+    lacking = (rooms.view.clusters[one] for one in standing.lacks)
+    for cluster in sorted(lacking, key=lambda cluster: cluster.name):
+        if rooms.never(alike.shape_id, cluster) is None:
+            yield rooms.verdict(alike, size, cluster)
+
+
+def _kept_from(cycle: Cycle, alike: Alike, option: Option) -> Verdict | None:
+    """Whether the job would delay the one that its cluster is kept for."""
+    kept = cycle.reservations.kept.get(option.cluster.id)
+    if kept is None:
+        return None
+    needs = needs_by_role(cycle.rooms.view, alike.shape_id)
+    if kept.lets(needs, option.fitted.placement, cycle.now + alike.limit):
+        return None
+    return explain.kept(option.cluster, kept.reservation, alike.limit)
 
 
 def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:
     """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
     look = Look()
     narrowed, device = _narrowing(cycle, queue, alike.shape_id)
-    for cluster, ruled_out in cycle.rooms.looked_at(alike, cycle.now):
+    for cluster, ruled_out in cycle.rooms.looked_at(alike):
         if ruled_out is not None:
             look.verdicts.append(ruled_out)
             continue
@@ -143,20 +165,18 @@ def _option_within(
 ) -> Option | Verdict | Obstacle:
     """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
     stops: Verdict | Obstacle | None = None
-    kept = cycle.reservations.kept.get(cluster.id)
     for larger in range(len(sizes)):
-        outcome = _known_option(cycle.rooms, alike, sizes[larger:], cluster, product)
-        if isinstance(outcome, Verdict):
-            return stops or outcome
+        outcome = cycle.rooms.option(alike.shape_id, sizes[larger:], cluster, product)
+        if not isinstance(outcome, Option):
+            return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
-        if obstacle is not None:
-            stops = obstacle
-        elif kept is not None and not kept.lets(
-            needs_by_role(cycle.rooms.view, alike.shape_id), outcome.fitted.placement, cycle.now + alike.limit
-        ):
-            stops = explain.kept(cluster, kept.reservation, alike.limit)
+        if obstacle is None:
+            closed = _kept_from(cycle, alike, outcome)
+            if closed is None:
+                return outcome
+            stops = closed
         else:
-            return outcome
+            stops = obstacle
     if stops is None:
         raise AssertionError("a class without any size to start in is blocked by quota")
     return stops
@@ -170,7 +190,7 @@ def _narrowing(cycle: Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:
     """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
     view = cycle.rooms.view
     lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
-    lines += cycle.ledger.narrowed_kept
+    lines += cycle.ledger.tree.narrowed_kept
     if not lines:
         return False, ""
     needed = {name for role in view.shapes[shape_id].roles for name in role.needs}
@@ -183,31 +203,3 @@ def _products(cluster: Cluster, resource: str) -> list[Product | None]:
         return [None]
     names = {product_of(group): product_label(group) for group in cluster.report.groups if group.free.get(resource)}
     return [Product(resource, name, names[name]) for name in sorted(names)] or [None]
-
-
-def _known_option(
-    rooms: Rooms, alike: Alike, sizes: list[Size], cluster: Cluster, product: Product | None
-) -> "Option | Verdict":
-    known = rooms.options.setdefault(cluster.id, {})
-    key = (alike.shape_id, len(sizes), product)
-    outcome = known.get(key)
-    if outcome is None:
-        outcome = known[key] = _option(rooms, alike.shape_id, sizes, cluster, product)
-    return outcome
-
-
-def _option(
-    rooms: Rooms, shape_id: int, sizes: list[Size], cluster: Cluster, product: Product | None
-) -> Option | Verdict:
-    sentence = ""
-    for size in sizes:
-        outcome = rooms.fit_now(shape_id, size, cluster.id, product)
-        if isinstance(outcome, Fitted):
-            total, parts = score(_fit_on(rooms, cluster, size.needs))
-            members = (
-                (group, role, count) for group, roles in outcome.placement.items() for role, count in roles.items()
-            )
-            charge = rooms.view.lines.charge(rooms.view.places_at(cluster.id, shape_id, members))
-            return Option(cluster, size, outcome, total, parts, charge, product)
-        sentence = outcome.sentence
-    return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)

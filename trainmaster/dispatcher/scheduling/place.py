@@ -16,17 +16,15 @@ from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import explain
-from trainmaster.dispatcher.scheduling.candidates import Rooms, capacity
+from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
 from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted
 from trainmaster.dispatcher.scheduling.lines import plain
 from trainmaster.dispatcher.scheduling.order import Head, head_of
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.places import Factors, Place, QueueTurn, Trial
-from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
+from trainmaster.protocol.reasons import Reason, Tier, Verdict
 from trainmaster.protocol.states import Order
 
 TRIAL_JOB = (1 << 45) - 1
@@ -40,7 +38,14 @@ _WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
 
 def ledger_of(view: View, now: float) -> Ledger:
     """What queues use now, for the questions of a moment: it costs more than all else of a place."""
-    return Ledger(view, capacity(view, Rooms(view), now))
+    return Ledger(view, capacity(view, _rooms(view, now), now))
+
+
+def _rooms(view: View, now: float) -> Rooms:
+    """Rooms of one's own, so that those of the cycles are left alone."""
+    rooms = Rooms(view)
+    rooms.begin(now)
+    return rooms
 
 
 def place_of(view: View, ledger: Ledger, job_id: int, now: float) -> Place | None:
@@ -130,21 +135,23 @@ def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: floa
     queue = view.queues.get(job.queue_id)
     if queue is None or job.class_id not in view.classes:
         return None
-    trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), Rooms(view)
+    trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
     place = _place(view, ledger, trial, now)
-    alike = (TRIAL_SHAPE, queue.allowed_kinds)
+    alike = Alike(TRIAL_SHAPE, 1, queue.allowed_kinds, (), 0.0)
     try:
         view.put_shape(TRIAL_SHAPE, shape)
-        view.ruled_out[alike] = ruled_out = {
-            cluster.id: _never(rooms, cluster, queue, shape) for cluster in view.clusters.values()
+        ruled_out = {
+            cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(TRIAL_SHAPE, cluster)
+            for cluster in rooms.clusters
         }
         cannot = _cannot_run(ledger, rooms, queue, ruled_out)
-        fitting = [cluster for cluster in _by_name(view) if ruled_out[cluster.id] is None]
-        with_room = [cluster for cluster in fitting if _has_room(rooms, cluster, queue, shape, now)]
-        plan = decide(_among(view, trial, queue, now), now)
+        fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
+        with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]
+        small = _among(view, trial, queue, now)
+        small.rooms = rooms
+        plan = decide(small, now)
     finally:
         view.shapes.pop(TRIAL_SHAPE, None)
-        view.ruled_out.pop(alike, None)
     return _told(view, plan, place, cannot).model_copy(
         update={
             "fits_empty": tuple(cluster.name for cluster in fitting),
@@ -153,39 +160,24 @@ def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: floa
     )
 
 
-def _by_name(view: View) -> list[Cluster]:
-    return sorted(view.clusters.values(), key=lambda cluster: cluster.name)
-
-
-def _never(rooms: Rooms, cluster: Cluster, queue: Queue, shape: Shape) -> Verdict | None:
-    """Why a cluster is out of the question until it, or the job, is changed."""
-    failing = first_failing(STATIC, Candidate(queue.allowed_kinds, shape, cluster, 0.0, ()))
-    if failing is None:
-        sentence = rooms.never_fits(TRIAL_SHAPE, cluster)
-        failing = None if sentence is None else (Check.NEVER_FITS, sentence)
-    return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
-
-
 def _cannot_run(ledger: Ledger, rooms: Rooms, queue: Queue, ruled_out: dict[int, Verdict | None]) -> Reason | None:
     """Why the job can never run as it is written."""
     least = rooms.sizes_of(TRIAL_SHAPE)[-1]
     obstacle = ledger.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
-    verdicts = [verdict for cluster in _by_name(rooms.view) if (verdict := ruled_out[cluster.id]) is not None]
+    verdicts = [verdict for cluster in rooms.clusters if (verdict := ruled_out[cluster.id]) is not None]
     if len(verdicts) < len(ruled_out):
         return None
     reason = explain.blocked(verdicts)
     return reason if reason.tier is Tier.CANNOT_RUN else None
 
 
-def _has_room(rooms: Rooms, cluster: Cluster, queue: Queue, shape: Shape, now: float) -> bool:
+def _has_room(rooms: Rooms, alike: Alike, cluster: Cluster) -> bool:
     """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
-    lease_left = rooms.view.lease_until.get(cluster.id, now) - now
-    if first_failing(PASSING, Candidate(queue.allowed_kinds, shape, cluster, lease_left, ())) is not None:
+    if rooms.passing(alike, cluster) is not None:
         return False
-    fitted = (rooms.fit_now(TRIAL_SHAPE, size, cluster.id, None) for size in rooms.sizes_of(TRIAL_SHAPE))
-    return any(isinstance(outcome, Fitted) for outcome in fitted)
+    return isinstance(rooms.option(TRIAL_SHAPE, rooms.sizes_of(TRIAL_SHAPE), cluster, None), Option)
 
 
 def _among(view: View, trial: WaitingJob, queue: Queue, now: float) -> View:

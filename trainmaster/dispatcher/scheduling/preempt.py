@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, plain, product_of
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out, needs_of_load
 from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
@@ -46,11 +46,6 @@ class Exchange(NamedTuple):
     at_once: bool
     """Whether the taker is sent there already. Where it is quota that is freed, it waits until the victims have gone: no limit is
     exceeded even for a moment."""
-
-
-def plain_needs(size: Size) -> Amounts:
-    """What a gang of this size needs of each plain line."""
-    return {plain(name): amount for name, amount in size.needs.items() if amount}
 
 
 @dataclass(slots=True)
@@ -138,7 +133,7 @@ class Evictions:
 
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
         """Whether the queue has a guarantee on any line that is needed; on a narrowed one it depends on the place."""
-        guaranteed = (line for line in self.ledger.guaranteed if size.needs.get(line.resource))
+        guaranteed = (line for line in self.ledger.tree.guaranteed if size.needs.get(line.resource))
         return any(self.ledger.guarantee(queue, line) for line in guaranteed)
 
     def _has_lower_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:

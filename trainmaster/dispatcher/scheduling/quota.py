@@ -37,29 +37,74 @@ class Account:
     running: int = 0
 
 
+class Tree:
+    """What follows from the quotas of all queues alone; made anew when any of them changes."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.roots = [queue for queue in view.queues.values() if queue.parent_id is None]
+        self.keepers: dict[int | None, dict[Line, list[Queue]]] = {}
+        """By parent and line: the queues that keep something of what is guaranteed to them."""
+        self.guaranteed = {
+            line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
+        }
+        """Lines on which anybody has a guarantee."""
+        self.guarantees = _guarantees(view, self.guaranteed)
+        for queue in view.queues.values():
+            for line, quota in queue.quotas.items():
+                if quota.kept:
+                    self.keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
+        self.narrowed_kept = sorted(
+            {line for lines in self.keepers.values() for line in lines if line.product or line.kind}
+        )
+        """Narrowed lines on which any queue keeps something for itself."""
+        self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Line, Quota, int], ...]], ...]] = {}
+        self._measures: dict[int, dict[Line, tuple[float, int | None]]] = {}
+
+    @classmethod
+    def of(cls, view: View) -> "Tree":
+        """That of the view, made when first asked for."""
+        tree: Tree | None = view.tree
+        if tree is None:
+            tree = view.tree = cls(view)
+        return tree
+
+    def limits(self, queue_id: int) -> tuple[tuple[Queue, tuple[tuple[Line, Quota, int], ...]], ...]:
+        """The queue and those above it that have any limit, the nearest first: on lines, each with the most that may be used."""
+        found = self._limits.get(queue_id)
+        if found is None:
+            every = (
+                (
+                    queue,
+                    tuple((line, quota, quota.most) for line, quota in queue.quotas.items() if quota.most is not None),
+                )
+                for queue in self._view.ancestry(queue_id)
+            )
+            found = self._limits[queue_id] = tuple(
+                (queue, lines) for queue, lines in every if lines or queue.max_running is not None
+            )
+        return found
+
+    def measure(self, queue: Queue, line: Line) -> tuple[float, int | None]:
+        """By what a queue's share of a line is counted: its weight, and its guarantee if anybody has one on the line."""
+        measures = self._measures.setdefault(queue.id, {})
+        found = measures.get(line)
+        if found is None:
+            quota = queue.quotas.get(line)
+            weight = queue.weight if quota is None or quota.weight is None else quota.weight
+            guarantee = self.guarantees.get((queue.id, line), 0) if line in self.guaranteed else None
+            found = measures[line] = weight, guarantee
+        return found
+
+
 class Ledger:
     """The accounts of all queues. ``capacity``: what the clusters have on each line."""
 
     def __init__(self, view: View, capacity: Mapping[Line, int]) -> None:
         self.view = view
         self.capacity = capacity
+        self.tree = Tree.of(view)
         self._accounts: dict[int, Account] = {}
-        self._roots = [queue for queue in view.queues.values() if queue.parent_id is None]
-        self._keepers: dict[int | None, dict[Line, list[Queue]]] = {}
-        """By parent and line: the queues that keep something of what is guaranteed to them."""
-        self.guaranteed = {
-            line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
-        }
-        """Lines on which anybody has a guarantee."""
-        self._guarantees = _guarantees(view, self.guaranteed)
-        for queue in view.queues.values():
-            for line, quota in queue.quotas.items():
-                if quota.kept:
-                    self._keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
-        self.narrowed_kept = sorted(
-            {line for lines in self._keepers.values() for line in lines if line.product or line.kind}
-        )
-        """Narrowed lines on which any queue keeps something for itself."""
         for queue_id, many in view.running.items():
             self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
 
@@ -84,24 +129,22 @@ class Ledger:
 
     def guarantee(self, queue: Queue, line: Line) -> int:
         """What is guaranteed to a queue; where it says nothing itself, what is guaranteed to those below it together."""
-        return self._guarantees.get((queue.id, line), 0)
+        return self.tree.guarantees.get((queue.id, line), 0)
 
     # Limits
 
     def obstacle(self, queue_id: int, charge: Mapping[Line, int]) -> Obstacle | None:
         """What a start with this charge would break now, the nearest queue first; None when nothing."""
-        ancestry = self.view.ancestry(queue_id)
-        for queue in ancestry:
+        for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
-            for line, quota in queue.quotas.items():
+            for line, quota, most in limits:
                 need = charge.get(line, 0)
-                most = quota.most
-                if need and most is not None and account.used.get(line, 0) + need > most:
+                if need and account.used.get(line, 0) + need > most:
                     return self._over(queue, line, quota, account.used.get(line, 0), need)
             if queue.max_running is not None and account.running >= queue.max_running:
                 text = f"queue {queue.path} runs {account.running} of at most {queue.max_running} jobs"
                 return Obstacle(Token.QUEUE_LIMIT, queue, text)
-        return self._kept_from(ancestry, charge) if self._keepers else None
+        return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
 
     def _over(self, queue: Queue, line: Line, quota: Quota, used: int, need: int) -> Obstacle:
         needs = f"this job needs {line.format(need)} more"
@@ -115,9 +158,9 @@ class Ledger:
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Line, int]) -> Obstacle | None:
         """Whether the start would use what other queues keep for themselves."""
         for line, need in charge.items():
-            left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self._roots)
+            left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self.tree.roots)
             for queue in reversed(ancestry):
-                keepers = self._keepers.get(queue.parent_id, {}).get(line, ())
+                keepers = self.tree.keepers.get(queue.parent_id, {}).get(line, ())
                 kept: dict[str, int] = {
                     other.path: max(0, other.quotas[line].kept - self.used(other.id, line))
                     for other in keepers
@@ -138,10 +181,10 @@ class Ledger:
 
     def never(self, queue_id: int, charge: Mapping[Line, int]) -> Obstacle | None:
         """What the job breaks even when it is alone in the tree."""
-        for queue in self.view.ancestry(queue_id):
-            for line, quota in queue.quotas.items():
-                need, most = charge.get(line, 0), quota.most
-                if need and most is not None and need > most:
+        for queue, limits in self.tree.limits(queue_id):
+            for line, _, most in limits:
+                need = charge.get(line, 0)
+                if need > most:
                     needed, allowed = format_apart(line.resource, need, most)
                     text = f"it needs {needed} {line}, and queue {queue.path} is limited to {allowed}"
                     return Obstacle(Token.QUEUE_LIMIT, queue, text)
@@ -163,20 +206,18 @@ class Ledger:
             return 0.0, 0.0
         beyond = whole = aside = 0.0
         is_owed = False
-        quotas, capacity = queue.quotas, self.capacity
+        measure, capacity = self.tree.measure, self.capacity
         for line, used in account.used.items():
             there = capacity.get(line, 0)
             if used <= 0 or there <= 0:
                 continue
-            quota = quotas.get(line)
-            weight = queue.weight if quota is None or quota.weight is None else quota.weight
+            weight, guarantee = measure(queue, line)
             part = used / there / weight
-            if line in self.guaranteed:
-                guarantee = self.guarantee(queue, line)
+            if guarantee is None:
+                aside = max(aside, part)
+            else:
                 is_owed = is_owed or guarantee > 0
                 beyond = max(beyond, (used - guarantee) / there / weight)
-            else:
-                aside = max(aside, part)
             whole = max(whole, part)
         return (0.0 if is_owed and beyond <= 0.0 else max(beyond, aside)), whole
 
@@ -185,7 +226,7 @@ class Ledger:
         return all(
             self.used(queue.id, line) + amount <= self.guarantee(queue, line)
             for line, amount in charge.items()
-            if line in self.guaranteed
+            if line in self.tree.guaranteed
         )
 
     def keeps_guarantee(self, queue: Queue, charge: Mapping[Line, int]) -> bool:
@@ -193,7 +234,7 @@ class Ledger:
         return all(
             self.used(queue.id, line) - amount >= self.guarantee(queue, line)
             for line, amount in charge.items()
-            if line in self.guaranteed
+            if line in self.tree.guaranteed
         )
 
 

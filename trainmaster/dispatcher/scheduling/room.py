@@ -7,11 +7,14 @@ hundred nodes costs hardly more than one of five. What a group is left with depe
 again only when that has changed.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
+from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.view import LoadKey, View
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.jobs import MOST_MEMBERS
@@ -56,34 +59,29 @@ class Nodes:
         return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
 
 
+_MOST_SHARES = 10_000
+
 Groups = dict[str, Sequence[Nodes]]
 """The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""
 
 
 def fill(
-    groups: Groups, needs: Resources, count: int, suiting: Iterable[str] | None = None
+    groups: Groups, needs: Resources, count: int, suiting: Iterable[str] | None = None, ranking: Ranking | None = None
 ) -> tuple[int, dict[str, int]]:
     """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
 
     ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
-    others, so one order serves all members.
+    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them.
     """
     placed: dict[str, int] = {}
+    usable = groups if suiting is None else suiting
     if count == 1:
-        best = _tightest(groups, needs, groups if suiting is None else suiting)
+        best = _tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
         if best is None:
             return 1, placed
         _split(groups, best, needs, ((1, 1),))
         return 0, {best.group.name: 1}
-    fitting = [
-        (one.leftover(needs), order, one)
-        for order, name in enumerate(groups if suiting is None else suiting)
-        for one in groups[name]
-        if one.takes(needs)
-    ]
-    if len(fitting) > 1:
-        fitting.sort(key=_rank)
-    for _, _, one in fitting:
+    for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
         each = min(one.holds(needs), count)
         whole = min(one.count, count // each)
         rest = min(count - whole * each, each) if whole < one.count else 0
@@ -94,6 +92,19 @@ def fill(
         if not count:
             break
     return count, placed
+
+
+def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Nodes]:
+    """The entries that have room for a member, the one that it leaves fullest first."""
+    fitting = [
+        (one.leftover(needs), order, one)
+        for order, name in enumerate(suiting)
+        for one in groups[name]
+        if one.takes(needs)
+    ]
+    if len(fitting) > 1:
+        fitting.sort(key=_rank)
+    return [one for _, _, one in fitting]
 
 
 def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
@@ -140,13 +151,58 @@ def _join(entries: list[Nodes], entry: Nodes) -> None:
     entries.append(entry)
 
 
+@lru_cache(maxsize=4096)
+def devices_among(names: tuple[str, ...]) -> frozenset[str]:
+    """The resources among these that are devices."""
+    return frozenset(name for name in names if "/" in name)
+
+
 class Room:
-    """All nodes of one cluster, by group. ``suiting`` is shared by all rooms of a cluster: which groups suit a role."""
+    """All nodes of one cluster, by group. ``suiting`` is shared by all rooms of a cluster: which groups suit members."""
 
     def __init__(self, groups: Groups, suiting: dict[Any, tuple[str, ...]] | None = None) -> None:
         self.groups = groups
         self.suiting = {} if suiting is None else suiting
         self._total: Resources | None = None
+        self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
+        """By the identity of the tuple of groups, and devices."""
+        self._most: dict[int, Resources] = {}
+        self.shares: dict[tuple[int, str], float] = {}
+        """Of an empty room: the dominant share of a member, by shape and role."""
+
+    def rank(self, before: "Room | None" = None) -> None:
+        """Keep the nodes in order from now on, as a room that many are to be fitted into. ``before``: the same cluster, earlier."""
+        self._rankings = {}
+        if before is not None and before._rankings and before.suiting is self.suiting:
+            self._rankings = before._rankings
+            for ranking in self._rankings.values():
+                ranking.follow(self.groups)
+
+    def ranking(self, suiting: tuple[str, ...], needs: Resources) -> Ranking | None:
+        """The nodes of these groups for members with these needs; None for a room whose nodes are not kept in order.
+
+        ``suiting`` is one of the tuples in ``self.suiting``, which live as long as the room.
+        """
+        if self._rankings is None:
+            return None
+        devices = devices_among(tuple(needs))
+        ranking = self._rankings.get((id(suiting), devices))
+        if ranking is None:
+            ranking = self._rankings[id(suiting), devices] = Ranking(suiting, devices)
+            ranking.follow(self.groups)
+        return ranking
+
+    def most(self, suiting: tuple[str, ...]) -> Resources:
+        """What is free on a single node of these groups at most, of each resource."""
+        most = self._most.get(id(suiting))
+        if most is None:
+            most = self._most[id(suiting)] = {}
+            for name in suiting:
+                for one in self.groups[name]:
+                    for resource, amount in one.free.items():
+                        if amount > most.get(resource, 0):
+                            most[resource] = amount
+        return most
 
     @classmethod
     def empty(cls, report: CapacityReport) -> "Room":
@@ -176,7 +232,13 @@ class Room:
         missing, _ = fill(self.groups, needs, count, suiting)
         if missing and suiting:
             self._take_in_pieces(needs, missing, suiting)
+        self._forget()
+
+    def _forget(self) -> None:
         self._total = None
+        self._most.clear()
+        for ranking in (self._rankings or {}).values():
+            ranking.follow(self.groups)
 
     def _take_in_pieces(self, needs: Resources, count: int, suiting: tuple[str, ...]) -> None:
         """For members that this layout has no node for: their cluster knows where they are, and what they use is not free."""
@@ -197,8 +259,13 @@ class Room:
     def put(self, changed: Groups, taken: Resources) -> None:
         """Let groups be as a packing leaves them that took so much."""
         self.groups.update(changed)
+        self._most.clear()
         if self._total is not None:
             self._total = self._total | {name: self._total.get(name, 0) - amount for name, amount in taken.items()}
+        if self._rankings:
+            for ranking in self._rankings.values():
+                for name, entries in changed.items():
+                    ranking.put(name, entries)
 
     def total(self) -> Resources:
         """What is free on all nodes together."""
@@ -230,13 +297,13 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
             groups[name] = entries
         elif own.get(name) is members:
             if name not in laid:
-                laid[name] = _under(view, name, entries, members, empty.total())
+                laid[name] = _under(view, name, entries, members, empty)
             groups[name] = laid[name]
         else:
-            groups[name] = _under(view, name, entries, members, empty.total())
+            groups[name] = _under(view, name, entries, members, empty)
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
-    for key in _ordered(view, strays, empty.total()):
+    for key in _ordered(view, strays, empty):
         room.subtract(key.group, needs_of_load(view, key), strays[key])
     return room
 
@@ -247,24 +314,124 @@ def empty_room(view: View, cluster_id: int) -> Room:
     if room is None:
         report = view.clusters[cluster_id].report
         room = view.empty_rooms[cluster_id] = Room.empty(report) if report is not None else Room({})
+        room.rank()
     return room
 
 
 def _under(
-    view: View, name: str, entries: Sequence[Nodes], members: Mapping[LoadKey, int], capacity: Resources
+    view: View, name: str, entries: Sequence[Nodes], members: Mapping[LoadKey, int], empty: Room
 ) -> Sequence[Nodes]:
     """The entries of a group under the members that are in it."""
+    ordered = [(needs_of_load(view, key), members[key]) for key in _ordered(view, members, empty)]
+    laid = lay_out(entries, ordered)
+    if laid is not None:
+        return laid
     room = Room({name: entries})
-    for key in _ordered(view, members, capacity):
-        room.subtract(name, needs_of_load(view, key), members[key])
+    for needs, count in ordered:
+        room.subtract(name, needs, count)
     return room.groups[name]
 
 
-def _ordered(view: View, members: Mapping[LoadKey, int], capacity: Resources) -> list[LoadKey]:
+def lay_out(entries: Sequence[Nodes], members: Iterable[tuple[Resources, int]]) -> list[Nodes] | None:
+    """What nodes of one group are left with under members, which are placed best-fit in this order; None if not all find place.
+
+    The same as ``fill`` for one after the other, on tuples of amounts: a group with a hundred kinds of members is worked out anew
+    each time that one of them comes or goes.
+    """
+    group = entries[0].group
+    names = sorted(group.free, key=lambda name: ("/" in name, name != "cpu", name != "memory", name))
+    devices = [place for place, name in enumerate(names) if "/" in name]
+    left: dict[tuple[int, ...], int] = {}
+    for one in entries:
+        free = tuple(one.free.get(name, 0) for name in names)
+        left[free] = left.get(free, 0) + one.count
+    keys = sorted(left)
+    for needs, count in members:
+        need = tuple(needs.get(name, 0) for name in names)
+        if len(needs) > len(names) or any(amount and name not in group.free for name, amount in needs.items()):
+            return None
+        wanted = [place for place in devices if names[place] in needs]
+        while count:
+            found = _least_left(keys, need, devices, wanted) if devices else _first_fit(keys, need)
+            if found is None:
+                return None
+            free = found
+            each = min((there // amount for there, amount in zip(free, need, strict=True) if amount), default=count)
+            each = min(each, count)
+            whole = min(left[free], count // each)
+            _move(
+                left, keys, free, tuple(there - each * amount for there, amount in zip(free, need, strict=True)), whole
+            )
+            count -= whole * each
+    return [Nodes(group, dict(zip(names, free, strict=True)), left[free]) for free in keys]
+
+
+def _first_fit(keys: list[tuple[int, ...]], need: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Without devices, nodes sorted by CPU and memory stand in best-fit order."""
+    for place in range(bisect_left(keys, need), len(keys)):
+        free = keys[place]
+        for there, amount in zip(free, need, strict=True):
+            if there < amount:
+                break
+        else:
+            return free
+    return None
+
+
+def _least_left(
+    keys: list[tuple[int, ...]], need: tuple[int, ...], devices: list[int], wanted: list[int]
+) -> tuple[int, ...] | None:
+    """The node that a member leaves fullest: fewest devices that it does not need, then those that it does, then CPU, memory."""
+    best: tuple[int, ...] | None = None
+    least: tuple[int, int, tuple[int, ...]] | None = None
+    for free in keys:
+        for there, amount in zip(free, need, strict=True):
+            if there < amount:
+                break
+        else:
+            needed = sum([free[place] for place in wanted])
+            rank = (sum([free[place] for place in devices]) - needed, needed, free)
+            if least is None or rank < least:
+                best, least = free, rank
+    return best
+
+
+def _move(
+    left: dict[tuple[int, ...], int], keys: list[tuple[int, ...]], old: tuple[int, ...], new: tuple[int, ...], many: int
+) -> None:
+    """So many nodes that had ``old`` free have ``new``."""
+    if old == new:
+        return
+    if left[old] == many:
+        del left[old]
+        del keys[bisect_left(keys, old)]
+    else:
+        left[old] -= many
+    if new in left:
+        left[new] += many
+    else:
+        left[new] = many
+        insort(keys, new)
+
+
+def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[LoadKey]:
     """In an order of its own, so that a layout does not depend on the order in which runs came: large members first."""
     if len(members) < 2:
         return list(members)
-    return sorted(members, key=lambda key: (-dominant(needs_of_load(view, key), capacity), key))
+    shares = empty.shares
+    keyed = []
+    for key in members:
+        kind = (key.shape_id, key.role)
+        share = shares.get(kind)
+        if share is None:
+            if len(shares) > _MOST_SHARES:
+                shares.clear()
+            share = dominant(needs_of_load(view, key), empty.total())
+            if key.shape_id > 0:  # others are on trial, and the next one is another
+                shares[kind] = share
+        keyed.append((-share, key))
+    keyed.sort()
+    return [key for _, key in keyed]
 
 
 def needs_of_load(view: View, key: LoadKey) -> Resources:

@@ -14,7 +14,6 @@ from sortedcontainers import SortedList
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.reasons import Verdict
 from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
 _FEW_SHAPES = 1000
@@ -194,8 +193,10 @@ class View:
         """By queue: how many live runs are its own."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: how many live runs there are."""
-        self.ruled_out: dict[tuple[int, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
-        """By shape and kinds that a queue allows: what only a change of a cluster mends, by cluster, as far as it was asked."""
+        self.tree: Any = None
+        """What follows from the quotas of all queues, made when first asked for."""
+        self.rooms: Any = None
+        """What is known of the clusters' rooms since they were first asked for; it is told what changes."""
         self.shrunk_at: dict[int, float] = {}
         """By cluster: when it last lost nodes."""
         self.reservations: dict[int, Any] = {}
@@ -206,8 +207,9 @@ class View:
     # -- tenants and clusters
 
     def put_queue(self, queue: Queue) -> None:
-        self.queues[queue.id] = queue
-        self._forget_tree()
+        if self.queues.get(queue.id) != queue:
+            self.queues[queue.id] = queue
+            self._forget_tree()
 
     def drop_queue(self, queue_id: int) -> None:
         self.queues.pop(queue_id, None)
@@ -215,7 +217,7 @@ class View:
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
-        self._lines = None
+        self._lines = self.rooms = self.tree = None
 
     @property
     def lines(self) -> Lines:
@@ -239,6 +241,8 @@ class View:
         return any(of.longest_wait is not None for of in self.classes.values())
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
+        if self.shapes.get(shape_id, shape) != shape:
+            self.rooms = None
         self.shapes[shape_id] = shape
 
     def sweep(self) -> None:
@@ -247,7 +251,6 @@ class View:
             return
         needed = {job.shape_id for job in self.jobs.values()} | {run.shape_id for run in self.runs.values()}
         self.shapes = {shape_id: shape for shape_id, shape in self.shapes.items() if shape_id in needed}
-        self.ruled_out = {key: verdicts for key, verdicts in self.ruled_out.items() if key[0] in needed}
         self._sweep_at = 2 * len(needed) + _FEW_SHAPES
 
     def put_cluster(self, cluster: Cluster, at: float = 0.0) -> None:
@@ -271,10 +274,8 @@ class View:
     def _forget_derived(self, cluster_id: int) -> None:
         self.empty_rooms.pop(cluster_id, None)
         self.laid.pop(cluster_id, None)
-        if len(self.ruled_out) > _MOST_KEPT:
-            self.ruled_out.clear()
-        for verdicts in self.ruled_out.values():
-            verdicts.pop(cluster_id, None)
+        if self.rooms is not None:
+            self.rooms.reported.add(cluster_id)
 
     def _call_places(self, cluster_id: int, products: dict[str, str]) -> None:
         """Charge the runs of a cluster anew where the names of their places have changed: products by group, the kind by ``""``."""
@@ -349,6 +350,8 @@ class View:
             if not group:
                 del load[key.group]
             laid.pop(key.group, None)
+        if self.rooms is not None:
+            self.rooms.touched.add(run.cluster_id)
         on = self.runs_on.setdefault(run.cluster_id, {})
         if sign > 0:
             on[run.job_id] = run

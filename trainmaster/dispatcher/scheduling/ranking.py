@@ -1,0 +1,105 @@
+"""The nodes of a cluster in best-fit order, kept up to date, so that a member's node is found by bisection.
+
+Best fit takes the node that a member leaves fullest: scarce devices first, then CPU, then memory. What is left there is what is free
+now, less the same amounts for every node; so nodes stand in one order for all members that need the same devices, however much
+they need of anything.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainmaster.protocol.quantities import Resources
+
+if TYPE_CHECKING:
+    from trainmaster.dispatcher.scheduling.room import Nodes
+
+Key = tuple[int, int, int, int, int, int]
+"""Free on a node: devices that are not needed, devices that are, CPU, memory. Then its group and its entry in it, for ties."""
+
+
+class Ranking:
+    """Nodes of some groups in the order in which members that need these devices take them."""
+
+    __slots__ = ("_entries", "_keys", "_nodes", "_of_group", "_places", "devices")
+
+    def __init__(self, order: Sequence[str], devices: frozenset[str]) -> None:
+        self.devices = devices
+        self._places = {name: place for place, name in enumerate(order)}
+        self._entries: dict[str, Sequence[Nodes]] = {}
+        self._of_group: dict[str, list[Key]] = {}
+        self._keys: list[Key] = []
+        self._nodes: dict[tuple[int, int], Nodes] = {}
+
+    def follow(self, groups: "Mapping[str, Sequence[Nodes]]") -> None:
+        """Take in all groups; those that have not changed cost nothing."""
+        if not self._entries:
+            for name, place in self._places.items():
+                self._note(place, name, groups[name])
+            self._keys = sorted(key for keys in self._of_group.values() for key in keys)
+            return
+        known = self._entries
+        for name, place in self._places.items():
+            if known[name] is not groups[name]:
+                self._put(place, name, groups[name])
+
+    def put(self, name: str, entries: "Sequence[Nodes]") -> None:
+        """One group has changed; one that may not be used is passed over."""
+        known = self._entries.get(name)
+        if known is not None and known is not entries:
+            self._put(self._places[name], name, entries)
+
+    def _put(self, place: int, name: str, entries: "Sequence[Nodes]") -> None:
+        keys = self._keys
+        for key in self._of_group[name]:
+            del keys[bisect_left(keys, key)]
+            del self._nodes[key[4], key[5]]
+        for key in self._note(place, name, entries):
+            insort(keys, key)
+
+    def _note(self, place: int, name: str, entries: "Sequence[Nodes]") -> list[Key]:
+        own = self._of_group[name] = []
+        self._entries[name] = entries
+        for index, one in enumerate(entries):
+            others = needed = 0
+            free = one.free
+            for resource, amount in free.items():
+                if "/" in resource:
+                    if resource in self.devices:
+                        needed += amount
+                    else:
+                        others += amount
+            own.append((others, needed, free.get("cpu", 0), free.get("memory", 0), place, index))
+            self._nodes[place, index] = one
+        return own
+
+    def best(self, needs: Resources) -> "list[Nodes]":
+        """The entries that have room for a member, the one that it leaves fullest first."""
+        return self._suiting(needs, many=True)
+
+    def tightest(self, needs: Resources) -> "Nodes | None":
+        """The first of ``best``."""
+        found = self._suiting(needs, many=False)
+        return found[0] if found else None
+
+    def _suiting(self, needs: Resources, *, many: bool) -> "list[Nodes]":
+        keys, nodes = self._keys, self._nodes
+        cpu, memory = needs.get("cpu", 0), needs.get("memory", 0)
+        devices = sum(needs[name] for name in self.devices)
+        found: list[Nodes] = []
+        index, end = bisect_left(keys, (0, devices, cpu, memory)), len(keys)
+        while index < end:
+            key = keys[index]
+            one = nodes[key[4], key[5]]
+            if one.takes(needs):
+                found.append(one)
+                if not many:
+                    break
+                index += 1
+            elif key[1] < devices:
+                index = bisect_left(keys, (key[0], devices, cpu, memory), index + 1)
+            elif key[2] < cpu:
+                index = bisect_left(keys, (key[0], key[1], cpu, memory), index + 1)
+            else:
+                index += 1
+        return found
