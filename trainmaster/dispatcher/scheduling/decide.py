@@ -163,7 +163,7 @@ def _exchange(
     for_quota: bool = False,
 ) -> Exchange | None:
     """Runs that may be ended for a class that lacks room on these clusters or, where none are named, quota."""
-    if not cycle.evictions.may_help(key, queue, sizes[-1]):
+    if not cycle.evictions.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
     if clusters is None:
         alike = Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)

@@ -10,14 +10,23 @@ Age, job priority and shares order jobs; they never justify an eviction. Since a
 filled up, no eviction comes back around.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
-from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out, needs_of_load
+from trainmaster.dispatcher.scheduling.room import (
+    Groups,
+    Nodes,
+    Room,
+    add_members,
+    empty_room,
+    laid_out,
+    laid_out_group,
+    needs_of_load,
+)
 from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Token
@@ -33,6 +42,7 @@ class Victim(NamedTuple):
     run: LiveRun
     by_class: bool
     charge: Amounts
+    members: tuple[tuple[LoadKey, int], ...]
 
 
 class Exchange(NamedTuple):
@@ -48,44 +58,156 @@ class Exchange(NamedTuple):
     exceeded even for a moment."""
 
 
+_UNKNOWN: Collection[str] = ()
+"""Of a cluster on which it is not known of all members in which group they are."""
+
+
+class _Cleared:
+    """A cluster once all that is leaving has gone: what is on it, and what its groups are left with."""
+
+    def __init__(self, view: View, cluster_id: int, load: dict[str, dict[LoadKey, int]]) -> None:
+        self.view = view
+        self.cluster_id = cluster_id
+        self.load = load
+        self._laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[Nodes], Resources, Resources]] = {}
+        """By group: the load under which it was laid out, its nodes then, what is free on all of them, and on one at most."""
+        self._totals: tuple[Resources, Resources] | None = None
+
+    def move(self, members: Iterable[tuple[LoadKey, int]], sign: int) -> None:
+        add_members(self.load, members, sign)
+        self._totals = None
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether it is not known of all members in which group they are."""
+        known = empty_room(self.view, self.cluster_id).groups
+        return any(members and name not in known for name, members in self.load.items())
+
+    def group(self, name: str) -> tuple[Sequence[Nodes], Resources, Resources]:
+        """What the nodes of a group are left with, what is free on them together, and on one of them at most.
+
+        For a cluster without strays.
+        """
+        members = self.load.get(name)
+        known = self._laid.get(name)
+        if known is None or known[0] is not members:
+            entries = laid_out_group(self.view, self.cluster_id, name, members)
+            free: Resources = {}
+            most: Resources = {}
+            for one in entries:
+                for resource, amount in one.free.items():
+                    free[resource] = free.get(resource, 0) + amount * one.count
+                    most[resource] = max(most.get(resource, 0), amount)
+            known = self._laid[name] = members, entries, free, most
+        return known[1:]
+
+    def total(self) -> Resources:
+        """What is free on all nodes together."""
+        if self._totals is None:
+            self._totals = self._add_up()
+        return self._totals[0]
+
+    def most(self) -> Resources:
+        """What is free on one node at most; for a cluster without strays."""
+        if self._totals is None:
+            self._totals = self._add_up()
+        return self._totals[1]
+
+    def _add_up(self) -> tuple[Resources, Resources]:
+        total: Resources = {}
+        most: Resources = {}
+        if self.has_strays:
+            return laid_out(self.view, self.cluster_id, self.load).total(), most
+        for name in empty_room(self.view, self.cluster_id).groups:
+            _, free, on_one = self.group(name)
+            for resource, amount in free.items():
+                total[resource] = total.get(resource, 0) + amount
+                most[resource] = max(most.get(resource, 0), on_one[resource])
+        return total, most
+
+
 @dataclass(slots=True)
 class _Trial:
     """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
 
-    view: View
+    cleared: _Cleared
     ledger: Ledger
-    cluster_id: int
     key: ClassKey
     size: Size
-    load: dict[str, dict[LoadKey, int]]
-    need: Amounts = field(init=False)
+    need: Amounts
     """On every line, as far as it is known before the gang is placed: by product where the cluster has only one."""
+    load: dict[str, dict[LoadKey, int]] = field(init=False)
     _free: Resources = field(init=False)
+    _freed: dict[str, Resources] = field(default_factory=dict)
+    """By group: what has been freed in it."""
+    _laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[Nodes]]] = field(default_factory=dict)
+    _groups: Collection[str] = field(init=False)
+    _alone: Resources | None = None
+    """What the only member needs."""
+    _was_over: bool = False
+    """Whether quota was in the way when the trial began: then any run that goes may be the one that helps."""
 
     def __post_init__(self) -> None:
-        self.need = self.view.lines.charge(self._places())
-        self._free = dict(self._room().total())
+        self.load = dict(self.cleared.load)
+        self._free = dict(self.cleared.total())
+        self._groups = _UNKNOWN
+        if not self.cleared.has_strays:
+            self._groups = empty_room(self.view, self.cleared.cluster_id).groups
+            if self.size.total == 1:
+                self._alone = self.size.needs
+        self._was_over = self.ledger.obstacle(self.key.queue_id, self.need) is not None
 
-    def _places(self) -> Amounts:
-        cluster = self.view.clusters[self.cluster_id]
-        groups = cluster.report.groups if cluster.report is not None else ()
-        out: Amounts = {}
-        for name, amount in self.size.needs.items():
-            products = {product_of(group) for group in groups if group.free.get(name)} if "/" in name else {""}
-            if amount:
-                out[Line(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
-        return out
+    @property
+    def view(self) -> View:
+        return self.cleared.view
 
-    def _room(self) -> Room:
-        return laid_out(self.view, self.cluster_id, self.load)
+    def is_near(self) -> bool:
+        """Whether enough is free if nodes did not matter, except that the only member of a gang is on one node."""
+        if self._alone is None:
+            return self.has_total()
+        total, most = self.cleared.total(), self.cleared.most()
+        return all(
+            most.get(name, 0) + self._free.get(name, 0) - total.get(name, 0) >= amount
+            for name, amount in self._alone.items()
+        )
+
+    def has_total(self) -> bool:
+        """Whether enough is free on all nodes together."""
+        return all(self._free.get(name, 0) >= amount for name, amount in self.size.needs.items())
 
     def fits(self, queue: Queue) -> Fitted | None:
-        if any(self._free.get(name, 0) < amount for name, amount in self.size.needs.items()):
-            return None
-        if self.ledger.obstacle(queue.id, self.need) is not None:
+        """How the gang fits, within quota."""
+        if not self.has_total() or self.ledger.obstacle(queue.id, self.need) is not None:
             return None
         outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room())
         return outcome if isinstance(outcome, Fitted) else None
+
+    def may_have_helped(self, victim: Victim) -> bool:
+        """Whether it is worth looking again after this one. For a gang of one, only the groups that it was in have changed."""
+        return self._alone is None or self._was_over or any(self._has(key.group) for key, _ in victim.members)
+
+    def _has(self, name: str) -> bool:
+        """Whether one node of a group may have enough for the member: the fullest of what it had and all that was freed."""
+        most, freed = self.cleared.group(name)[2], self._freed.get(name, {})
+        return all(
+            most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in (self._alone or {}).items()
+        )
+
+    def _room(self) -> Room:
+        if self._groups is _UNKNOWN:
+            return laid_out(self.view, self.cleared.cluster_id, self.load)
+        groups: Groups = {}
+        for name in self._groups:
+            members = self.load.get(name)
+            if members is self.cleared.load.get(name):
+                groups[name] = self.cleared.group(name)[0]
+                continue
+            known = self._laid.get(name)
+            if known is None or known[0] is not members:
+                entries = laid_out_group(self.view, self.cleared.cluster_id, name, members)
+                known = self._laid[name] = members, entries
+            groups[name] = known[1]
+        return Room(groups, empty_room(self.view, self.cleared.cluster_id).suiting)
 
     def let_go(self, victim: Victim) -> None:
         self._move(victim, -1)
@@ -95,15 +217,29 @@ class _Trial:
 
     def _move(self, victim: Victim, sign: int) -> None:
         self.ledger.add(victim.run.queue_id, victim.charge, sign=sign)
-        members = load_of(victim.run)
-        add_members(self.load, members, sign)
-        for key, count in members:
+        add_members(self.load, victim.members, sign)
+        for key, count in victim.members:
+            freed = self._freed.setdefault(key.group, {})
             for name, amount in needs_of_load(self.view, key).items():
                 self._free[name] = self._free.get(name, 0) - sign * amount * count
+                freed[name] = freed.get(name, 0) - sign * amount * count
 
     def charge_of(self, fitted: Fitted) -> Amounts:
         members = ((group, role, count) for group, roles in fitted.placement.items() for role, count in roles.items())
-        return self.view.lines.charge(self.view.places_at(self.cluster_id, self.key.shape_id, members))
+        return self.view.lines.charge(self.view.places_at(self.cleared.cluster_id, self.key.shape_id, members))
+
+
+_LEAST = -(10**9)
+"""Below the value of every class."""
+
+
+class Guess(NamedTuple):
+    """What an exchange might cost: the highest class that gives way, how many runs, their work, and on which cluster."""
+
+    value: int
+    runs: int
+    work: float
+    cluster_id: int
 
 
 @dataclass(slots=True)
@@ -117,19 +253,49 @@ class Evictions:
     """By cluster: what this cycle has started there."""
     gone: dict[int, set[int]] = field(default_factory=dict)
     """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
+    _cleared: dict[int, _Cleared] = field(default_factory=dict)
+    _guesses: dict[int, dict[tuple[ClassKey, bool], Guess | None]] = field(default_factory=dict)
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
     _by_queue: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
     _leaving: dict[int, Amounts] | None = None
     _leaving_runs: dict[int, int] = field(default_factory=dict)
+    _above: dict[int, Amounts] | None = None
 
     def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
         extra = self.extra.setdefault(cluster_id, {})
         for key, count in load.items():
             extra[key] = extra.get(key, 0) + count
+        if cluster_id in self._cleared:
+            self._cleared[cluster_id].move(load.items(), 1)
+            self._guesses.pop(cluster_id, None)
 
-    def may_help(self, key: ClassKey, queue: Queue, size: Size) -> bool:
+    def may_help(self, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
-        return self._has_lower(key, queue) or self._may_be_owed(queue, size)
+        if self._has_lower(key, queue):
+            return True
+        if not self._may_be_owed(queue, size):
+            return False
+        if self.view.lines.any_narrowed or (for_quota and self._leaving_of()):
+            return True  # it depends on the place, or on what is leaving
+        above, used, nothing = self._leaving_above(), self.ledger.used, Amounts()
+        return all(
+            used(queue.id, line) - above.get(queue.id, nothing).get(line, 0) + amount
+            <= self.ledger.guarantee(queue, line)
+            for line, amount in size.charge.items()
+            if line in self.ledger.tree.guaranteed
+        )
+
+    def _leaving_above(self) -> dict[int, Amounts]:
+        """By queue: what it and those below it are charged for runs that are stopping."""
+        leaving = self._leaving_of()
+        if self._above is None:
+            self._above = {}
+            for queue_id, charge in leaving.items():
+                for queue in self.view.ancestry(queue_id):
+                    total = self._above.setdefault(queue.id, {})
+                    for line, amount in charge.items():
+                        total[line] = total.get(line, 0) + amount
+        return self._above
 
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
         """Whether the queue has a guarantee on any line that is needed; on a narrowed one it depends on the place."""
@@ -162,29 +328,35 @@ class Evictions:
         Where a gang would fit as soon as runs have ended that are stopping already, nothing is ended for it: with ``for_quota``
         that is an exchange without victims.
         """
-        found: list[Exchange] = []
+        best: Exchange | None = None
         # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
         self._count_leaving(-1)
         try:
             # What is leaving already may be all that it takes.
             is_owed = self._may_be_owed(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
-            for cluster_id in clusters:
-                if not is_owed and not self._has_lower_on(cluster_id, key, queue):
+            helpful = [one for one in clusters if is_owed or self._has_lower_on(one, key, queue)]
+            guesses = (self._guess(one, key, queue, sizes[-1], for_quota=for_quota) for one in helpful)
+            for guess in sorted(guess for guess in guesses if guess is not None):
+                if best is not None and self._cost(best)[:2] <= guess[:2]:
+                    break
+                exchange = self._on(guess.cluster_id, key, queue, sizes[-1], for_quota=for_quota)
+                if exchange is None:
                     continue
-                exchange = self._on(cluster_id, key, queue, sizes[-1], for_quota=for_quota)
-                if exchange is not None and not exchange.victims:
+                if not exchange.victims:
                     return exchange if for_quota else None
-                if exchange is not None:
-                    found.append(exchange)
+                if not for_quota and self._exceeds(queue, exchange.charge):
+                    continue
+                if best is None or self._cost(exchange) < self._cost(best):
+                    best = exchange
         finally:
             self._count_leaving(1)
-        if not for_quota:
-            found = [one for one in found if not self._exceeds(queue, one.charge)]
-        return min(found, key=self._cost) if found else None
+        return best
 
     def _exceeds(self, queue: Queue, charge: Amounts) -> bool:
         """Whether a limit would be broken while all that is leaving is still there. What others keep is no limit of the queue."""
+        self._count_leaving(1)
         obstacle = self.ledger.obstacle(queue.id, charge)
+        self._count_leaving(-1)
         return obstacle is not None and obstacle.token is not Token.KEPT_FOR_OTHERS
 
     def _count_leaving(self, sign: int) -> None:
@@ -207,13 +379,22 @@ class Evictions:
             for line, amount in charge.items():
                 total[line] = total.get(line, 0) + amount
             self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + 1
+            self._above = None
 
     def take(self, exchange: Exchange) -> None:
         """The exchange is decided: its victims are leaving."""
         self._leaving_of()
         gone = self._gone(exchange.cluster_id)
+        self._guesses.pop(exchange.cluster_id, None)
+        leaving = {victim.run.job_id for victim in exchange.victims}
+        self._candidates[exchange.cluster_id] = [
+            run for run in self._ranked(exchange.cluster_id) if run.job_id not in leaving
+        ]
+        self._by_queue.pop(exchange.cluster_id, None)
         for victim in exchange.victims:
             gone.add(victim.run.job_id)
+            if exchange.cluster_id in self._cleared:
+                self._cleared[exchange.cluster_id].move(victim.members, -1)
             self._leave(victim.run.queue_id, victim.charge)
 
     def room(self, cluster_id: int) -> Room:
@@ -224,29 +405,70 @@ class Evictions:
 
     # One cluster
 
-    def _on(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> Exchange | None:
-        """The exchange on one cluster; without victims if the gang fits once what is stopping has gone."""
-        trial = _Trial(self.view, self.ledger, cluster_id, key, size, self._load(cluster_id))
-        victims = self._victims(cluster_id, key, queue, trial.need)
+    def _trial(self, cluster_id: int, key: ClassKey, size: Size) -> _Trial:
+        cleared = self._cleared.get(cluster_id)
+        if cleared is None:
+            cleared = self._cleared[cluster_id] = _Cleared(self.view, cluster_id, self._load(cluster_id))
+        return _Trial(cleared, self.ledger, key, size, self._need(cluster_id, size))
+
+    def _need(self, cluster_id: int, size: Size) -> Amounts:
+        if not self.view.lines.any_narrowed:
+            return size.charge
+        cluster = self.view.clusters[cluster_id]
+        groups = cluster.report.groups if cluster.report is not None else ()
+        out: Amounts = {}
+        for name, amount in size.needs.items():
+            products = {product_of(group) for group in groups if group.free.get(name)} if "/" in name else {""}
+            if amount:
+                out[Line(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
+        return self.view.lines.charge(out)
+
+    def _guess(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> "Guess | None":
+        """What an exchange on a cluster would cost if nodes did not matter, to look at the cheapest first; None if none helps."""
+        known = self._guesses.setdefault(cluster_id, {})
+        if (key, for_quota) not in known:
+            known[key, for_quota] = self._guess_anew(cluster_id, key, queue, size)
+        return known[key, for_quota]
+
+    def _guess_anew(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size) -> "Guess | None":
+        trial = self._trial(cluster_id, key, size)
         taken: list[Victim] = []
         try:
-            fitted = trial.fits(queue)
-            while fitted is None:
+            victims = self._victims(cluster_id, key, queue, trial.need)
+            while not trial.is_near() or self.ledger.obstacle(queue.id, trial.need) is not None:
                 victim = next(victims, None)
                 if victim is None:
                     return None
                 taken.append(victim)
                 trial.let_go(victim)
-                fitted = trial.fits(queue)
-            # The last one was needed; of the others some may not be. Fewer victims never make an exchange unjust.
-            for victim in reversed(taken[:-1]):
+            values = (self.view.classes[victim.run.class_id].value for victim in taken)
+            work = sum(self._work(victim.run) for victim in taken)
+            return Guess(max(values, default=_LEAST), len(taken), work, cluster_id)
+        finally:
+            for victim in taken:
                 trial.put_back(victim)
-                again = trial.fits(queue)
-                if again is None:
-                    trial.let_go(victim)
-                else:
-                    fitted = again
-                    taken.remove(victim)
+
+    def _on(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> Exchange | None:
+        """The exchange on one cluster; without victims if the gang fits once what is stopping has gone."""
+        trial = self._trial(cluster_id, key, size)
+        victims = self._victims(cluster_id, key, queue, trial.need)
+        taken: list[Victim] = []
+        try:
+            fitted = trial.fits(queue)
+            look_at = 1
+            while fitted is None:
+                victim = next(victims, None)
+                if victim is None:
+                    fitted = trial.fits(queue) if taken else None  # what was passed over may have helped
+                    if fitted is None:
+                        return None
+                    break
+                taken.append(victim)
+                trial.let_go(victim)
+                if len(taken) >= look_at and trial.may_have_helped(victim) and trial.has_total():
+                    fitted = trial.fits(queue)
+                    look_at = 1 + len(taken) if size.total == 1 else 1 + len(taken) * 5 // 4
+            fitted = self._spare(trial, taken, queue, fitted)
             charge = trial.charge_of(fitted)
             if self.ledger.obstacle(queue.id, charge) is not None:
                 return None
@@ -254,6 +476,24 @@ class Evictions:
         finally:
             for victim in taken:
                 trial.put_back(victim)
+
+    def _spare(self, trial: _Trial, taken: list[Victim], queue: Queue, fitted: Fitted) -> Fitted:
+        """Take from the list those that were not needed. Fewer victims never make an exchange unjust."""
+        elsewhere = [one for one in taken if not any(key.group in fitted.placement for key, _ in one.members)]
+        there = [one for one in taken if any(key.group in fitted.placement for key, _ in one.members)]
+        spared: set[int] = set()
+        for some in ([elsewhere] if elsewhere else []) + [[one] for one in reversed(there)]:
+            for victim in some:
+                trial.put_back(victim)
+            again = trial.fits(queue) if trial.may_have_helped(some[0]) or some is elsewhere else None
+            if again is None:
+                for victim in some:
+                    trial.let_go(victim)
+            else:
+                fitted = again
+                spared.update(victim.run.job_id for victim in some)
+        taken[:] = [victim for victim in taken if victim.run.job_id not in spared]
+        return fitted
 
     def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
         """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
@@ -269,7 +509,7 @@ class Evictions:
                 continue
             if owner.id == queue.id:
                 if of.value < value and owner.preemption is not Preemption.NEVER:
-                    yield Victim(run, True, view.lines.charge(view.places_of(run)))
+                    yield Victim(run, True, view.lines.charge(view.places_of(run)), tuple(load_of(run)))
             elif owner.preemption is Preemption.ANY_BORROWER:
                 giver = view.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
@@ -277,7 +517,7 @@ class Evictions:
                 if too_much <= common and all(
                     ledger.keeps_guarantee(one, charge) for one in giver if one.id not in common
                 ):
-                    yield Victim(run, False, charge)
+                    yield Victim(run, False, charge, tuple(load_of(run)))
 
     def _ranked_of(self, cluster_id: int, queue_id: int) -> list[LiveRun]:
         """The runs of one queue among those of a cluster that may be ended."""

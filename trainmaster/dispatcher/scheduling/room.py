@@ -287,25 +287,29 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     report = view.clusters[cluster_id].report
     if report is None:
         return Room({})
-    laid = view.laid.setdefault(cluster_id, {})
-    own: Load = view.load.get(cluster_id, {})
     empty = empty_room(view, cluster_id)
-    groups: Groups = {}
-    for name, entries in empty.groups.items():
-        members = load.get(name)
-        if not members:
-            groups[name] = entries
-        elif own.get(name) is members:
-            if name not in laid:
-                laid[name] = _under(view, name, entries, members, empty)
-            groups[name] = laid[name]
-        else:
-            groups[name] = _under(view, name, entries, members, empty)
+    groups: Groups = {name: laid_out_group(view, cluster_id, name, load.get(name)) for name in empty.groups}
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
     for key in _ordered(view, strays, empty):
         room.subtract(key.group, needs_of_load(view, key), strays[key])
     return room
+
+
+def laid_out_group(view: View, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[Nodes]:
+    """What the nodes of one group are left with under these members."""
+    empty = empty_room(view, cluster_id)
+    entries = empty.groups[name]
+    if members is None or not members:
+        return entries
+    own: Load = view.load.get(cluster_id, {})
+    if own.get(name) is not members:
+        return _under(view, name, entries, members, empty)
+    laid = view.laid.setdefault(cluster_id, {})
+    if name not in laid:
+        laid[name] = _under(view, name, entries, members, empty)
+    found: Sequence[Nodes] = laid[name]
+    return found
 
 
 def empty_room(view: View, cluster_id: int) -> Room:
