@@ -8,20 +8,29 @@ machine is a number of processors; here it is the node groups of a cluster with 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trainmaster.dispatcher.domain.shapes import Shape
-from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size, allows, fit, take
-from trainmaster.dispatcher.scheduling.room import Room, add_members, fill, laid_out
+from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, suits, take
+from trainmaster.dispatcher.scheduling.room import (
+    Nodes,
+    Room,
+    add_members,
+    empty_room,
+    fill,
+    laid_out,
+    laid_out_group,
+)
 from trainmaster.dispatcher.scheduling.view import LoadKey, View, load_of
 from trainmaster.protocol.quantities import Resources
 
 STAYS = 0.9
 """A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
 
+_MOST_LAID = 1000
 _OVERDUE_SECONDS = 1.0
 """Until when a run is expected to end that should have ended already."""
 
@@ -36,65 +45,140 @@ class Reservation(NamedTuple):
 
 
 class Later:
-    """A cluster at later times, when the runs that are there have ended at their limits."""
+    """A cluster at later times, when the runs that are there have ended at their limits.
 
-    def __init__(self, view: View, cluster_id: int, now: float) -> None:
+    It holds until what runs there changes, whatever the time is meanwhile. A group of nodes is laid out anew only for the times at
+    which a run in it has ended, and only when somebody asks.
+    """
+
+    def __init__(self, view: View, cluster_id: int) -> None:
         self._view = view
         self._cluster_id = cluster_id
+        self._empty = empty_room(view, cluster_id)
         self._endless: dict[str, dict[LoadKey, int]] = {}
         self._ends: list[tuple[float, tuple[tuple[LoadKey, int], ...]]] = []
-        self._now = now
-        self._rooms: dict[int, Room] = {}
+        """When runs end, and what is on the cluster of them."""
+        self._of_group: dict[str, list[tuple[float, LoadKey, int]]] = {}
+        """By group: when members in it end."""
+        self._laid: dict[tuple[str, int], Sequence[Nodes]] = {}
+        """By group and how many have ended in it."""
+        self._earliest: dict[tuple[int, int], float] = {}
+        self._added = False
         for run in view.runs_on.get(cluster_id, {}).values():
-            self.add(tuple(load_of(run)), view.ends_at(run))
+            self._note(tuple(load_of(run)), view.ends_at(run))
+        self._ends.sort(key=_end)
+        for ends in self._of_group.values():
+            ends.sort()
+        self._has_strays = any(name not in self._empty.groups for name in (*self._endless, *self._of_group))
+
+    def _note(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float) -> None:
+        if ends_at == inf:
+            add_members(self._endless, load)
+            return
+        self._ends.append((ends_at, load))
+        for key, count in load:
+            self._of_group.setdefault(key.group, []).append((ends_at, key, count))
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """Something more runs there."""
-        self._rooms.clear()
-        if ends_at == inf:
-            add_members(self._endless, load)
-        else:
-            self._ends.append((max(ends_at, self._now + _OVERDUE_SECONDS), tuple(load)))
+        members = tuple(load)
+        self._note(members, ends_at)
+        self._ends.sort(key=_end)
+        for key, _ in members:
+            if key.group in self._of_group:
+                self._of_group[key.group].sort()
+            self._has_strays = self._has_strays or key.group not in self._empty.groups
+        touched = {key.group for key, _ in members}
+        self._laid = {key: entries for key, entries in self._laid.items() if key[0] not in touched}
+        self._earliest.clear()
+        self._added = True
 
-    def earliest(self, shape: Shape, size: Size, product: Product | None) -> float:
+    def earliest(self, shape_id: int, size: Size, now: float) -> float:
         """When the gang fits; infinite if it does not even when every run with a limit has ended.
 
-        What fits at one time is taken to fit later too, so the time is found by bisection.
+        What fits at one time is taken to fit later too. A run that should have ended already is expected to end in a moment.
         """
-        times = self._times()
-        if not times or not isinstance(fit(shape, size.members, self._room(len(times), times), product), Fitted):
+        key = (shape_id, size.total)
+        at = self._earliest.get(key)
+        if at is None:
+            shape = self._view.shapes[shape_id]
+            alone = next((role for role in shape.roles if size.members.get(role.name)), None)
+            if size.total == 1 and alone is not None and not self._has_strays and shape.required_level is None:
+                at = self._earliest_of_one(alone)
+            else:
+                at = self._earliest_of_many(shape, size)
+            if shape_id > 0:  # others are on trial, and the next one is another
+                self._earliest[key] = at
+        return max(at, now + _OVERDUE_SECONDS)
+
+    def _earliest_of_one(self, role: RoleShape) -> float:
+        """A member alone: only where a run ends there is news."""
+        suiting = frozenset(suits(role, self._empty))
+        seen: set[tuple[str, float]] = set()
+        for at, load in self._ends:
+            for key, _ in load:
+                if key.group not in suiting or (key.group, at) in seen:
+                    continue
+                seen.add((key.group, at))
+                if any(one.takes(role.needs) for one in self._group_at(key.group, at)):
+                    return at
+        return inf
+
+    def _earliest_of_many(self, shape: Shape, size: Size) -> float:
+        """In steps that double, then by bisection."""
+        times = sorted({at for at, _ in self._ends})
+
+        def fits(index: int) -> bool:
+            return isinstance(fit(shape, size.members, self._room(times[index])), Fitted)
+
+        low, high = -1, 0
+        # Invariant: it fits at ``high``, once that is known, and does not at ``low``.
+        while high < len(times) and not fits(high):
+            if high == len(times) - 1:
+                return inf
+            low, high = high, min(2 * high + 1, len(times) - 1)
+        if not times:
             return inf
-        low, high = 0, len(times)
-        # Invariant: it fits when the first ``high`` times have passed, and does not when the first ``low`` have.
         while high - low > 1:
             middle = (low + high) // 2
-            if isinstance(fit(shape, size.members, self._room(middle, times), product), Fitted):
+            if fits(middle):
                 high = middle
             else:
                 low = middle
-        return times[high - 1]
+        return times[high]
 
     def room(self, at: float) -> Room:
         """The cluster when every run that ends by ``at`` has ended; a room of the caller's own."""
-        times = self._times()
-        return self._room(bisect_right(times, at), times).copy()
+        return self._room(at)
 
-    def _times(self) -> list[float]:
-        self._ends.sort(key=lambda entry: entry[0])
-        return sorted({at for at, _ in self._ends})
-
-    def _room(self, passed: int, times: list[float]) -> Room:
-        """The cluster once so many of the times have passed."""
-        room = self._rooms.get(passed)
-        if room is None:
+    def _room(self, at: float) -> Room:
+        if self._has_strays:
             load = dict(self._endless)
-            for _, entry in self._ends[self._index_after(times[passed - 1]) if passed else 0 :]:
+            for _, entry in self._ends[bisect_right(self._ends, at, key=_end) :]:
                 add_members(load, entry)
-            room = self._rooms[passed] = laid_out(self._view, self._cluster_id, load)
-        return room
+            return laid_out(self._view, self._cluster_id, load)
+        return Room({name: self._group_at(name, at) for name in self._empty.groups}, self._empty.suiting)
 
-    def _index_after(self, at: float) -> int:
-        return bisect_right(self._ends, at, key=lambda entry: entry[0])
+    def _group_at(self, name: str, at: float) -> Sequence[Nodes]:
+        """The nodes of a group when every run that ends by ``at`` has ended; for a cluster without strays."""
+        ends = self._of_group.get(name, ())
+        passed = bisect_right(ends, at, key=_end)
+        laid = self._laid.get((name, passed))
+        if laid is None:
+            if not passed and not self._added:
+                members = self._view.load.get(self._cluster_id, {}).get(name, {})
+            else:
+                members = dict(self._endless.get(name, {}))
+                for _, key, count in ends[passed:]:
+                    members[key] = members.get(key, 0) + count
+            if len(self._laid) > _MOST_LAID:
+                self._laid.clear()
+            laid = self._laid[name, passed] = laid_out_group(self._view, self._cluster_id, name, members)
+        return laid
+
+
+def _end(entry: tuple[float, Any] | tuple[float, Any, Any]) -> float:
+    return entry[0]
 
 
 @dataclass(slots=True)
@@ -137,30 +221,29 @@ class Reservations:
     view: View
     now: float
     before: Mapping[int, Reservation]
+    later: Callable[[int], Later]
+    """The clusters at later times, as they were when the cycle began."""
     kept: dict[int, Kept] = field(default_factory=dict)
     """By cluster."""
-    _later: dict[int, Later] = field(default_factory=dict)
     _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], float]]] = field(default_factory=dict)
     """By cluster: what this cycle has started there, and when it ends."""
+    _told: dict[int, int] = field(default_factory=dict)
+    """By cluster: of how much of that its later times know."""
 
-    def later(self, cluster_id: int) -> Later:
+    def _later(self, cluster_id: int) -> Later:
         """The cluster at later times, worked out when it is first asked for: where nobody is blocked, nobody asks."""
-        later = self._later.get(cluster_id)
-        if later is None:
-            later = self._later[cluster_id] = Later(self.view, cluster_id, self.now)
-            for load, ends_at in self._started.get(cluster_id, ()):
-                later.add(load, ends_at)
+        later, started = self.later(cluster_id), self._started.get(cluster_id, ())
+        for load, ends_at in started[self._told.get(cluster_id, 0) :]:
+            later.add(load, ends_at)
+        self._told[cluster_id] = len(started)
         return later
 
     def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """A job starts in this cycle."""
-        members = tuple(load)
-        self._started.setdefault(cluster_id, []).append((members, ends_at))
-        if cluster_id in self._later:
-            self._later[cluster_id].add(members, ends_at)
+        self._started.setdefault(cluster_id, []).append((tuple(load), ends_at))
 
     def reserve(
-        self, job_id: int, name: str, shape: Shape, size: Size, clusters: Iterable[int], *, accumulates: bool
+        self, job_id: int, name: str, shape_id: int, size: Size, clusters: Iterable[int], *, accumulates: bool
     ) -> Reservation | None:
         """Reserve for a job on one of these clusters, on which it only lacks room; None if there is nothing to be had.
 
@@ -169,7 +252,8 @@ class Reservations:
         open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
         if not open_ones:
             return None
-        times = {cluster_id: self.later(cluster_id).earliest(shape, size, None) for cluster_id in open_ones}
+        shape = self.view.shapes[shape_id]
+        times = {cluster_id: self._later(cluster_id).earliest(shape_id, size, self.now) for cluster_id in open_ones}
         best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         old = self.before.get(job_id)
         if old is not None and old.cluster_id in times and times[old.cluster_id] < inf:
@@ -177,7 +261,7 @@ class Reservations:
             best = old.cluster_id if there >= STAYS * here else best
         at = times[best]
         if at < inf:
-            beside = self.later(best).room(at)
+            beside = self._later(best).room(at)
             fitted = fit(shape, size.members, beside)
             if not isinstance(fitted, Fitted):
                 return None

@@ -1,17 +1,19 @@
 """What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import Wishes
+from trainmaster.dispatcher.scheduling.backfill import Later
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, has_node, size_choices, take
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, View
-from trainmaster.protocol.reasons import Check, Verdict
+from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
 
 SILENT_SECONDS = 900.0
@@ -42,6 +44,7 @@ class Rooms:
         """By name."""
         self._now_free: dict[int, Room] = {}
         self._taken: set[int] = set()
+        self._later: dict[int, Later] = {}
         self._capacity: dict[int, Amounts] = {}
         self._sizes: dict[int, list[Size]] = {}
         self._allowed: dict[tuple[Wishes, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
@@ -69,7 +72,10 @@ class Rooms:
         """A cycle begins: take in what has changed."""
         if self.reported:
             self._take_in_reports()
-        for cluster_id in (self.touched | self._taken) & self._now_free.keys():
+        changed = self.touched | self._taken
+        for cluster_id in changed & self._later.keys():
+            del self._later[cluster_id]
+        for cluster_id in changed & self._now_free.keys():
             fresh = Room.of(self.view, cluster_id)
             fresh.rank(self._now_free[cluster_id])
             self._now_free[cluster_id] = fresh
@@ -86,6 +92,7 @@ class Rooms:
         self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
         for cluster_id in self.reported:
             self._now_free.pop(cluster_id, None)
+            self._later.pop(cluster_id, None)
             self._capacity.pop(cluster_id, None)
             for known in (*self._allowed.values(), *self._never.values()):
                 known.pop(cluster_id, None)
@@ -123,6 +130,13 @@ class Rooms:
             room = self._now_free[cluster_id] = Room.of(self.view, cluster_id)
             room.rank()
         return room
+
+    def later(self, cluster_id: int) -> Later:
+        """The cluster when runs have ended there; what this cycle starts there may be added to it."""
+        later = self._later.get(cluster_id)
+        if later is None:
+            later = self._later[cluster_id] = Later(self.view, cluster_id)
+        return later
 
     def empty(self, cluster: Cluster) -> Room:
         return empty_room(self.view, cluster.id)
@@ -267,6 +281,16 @@ class Rooms:
         free, whole = self.free(cluster.id).total(), self.empty(cluster).total()
         standing.put(cluster, total_score(cluster, free, whole, size.needs))
 
+    def reason(self, alike: "Alike", verdicts: list[Verdict], explain: "Callable[[list[Verdict]], Reason]") -> Reason:
+        """Why jobs alike are blocked; the same object as before where nothing has changed."""
+        standing = self._standings.get(alike)
+        if standing is None:
+            return explain(verdicts)
+        known = standing.reason
+        if known is None or known[0] != verdicts:
+            known = standing.reason = verdicts, explain(verdicts)
+        return known[1]
+
     def verdict(self, alike: "Alike", size: "Size", cluster: Cluster) -> Verdict:
         """What a cluster lacks now on which jobs alike of this size do not fit."""
         standing = self._standings[alike]
@@ -308,6 +332,8 @@ class Standing:
     """Clusters without room."""
     told: dict[int, tuple[int, Verdict]] = field(default_factory=dict)
     """By cluster without room: what it lacked after which change."""
+    reason: tuple[list[Verdict], Reason] | None = None
+    """Why these jobs were blocked when they last were."""
     seen: int = 0
     """The number of the last change of any room that it has taken in."""
     is_new: bool = True

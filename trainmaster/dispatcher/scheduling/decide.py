@@ -3,7 +3,7 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from heapq import nsmallest
 
 from trainmaster.dispatcher.scheduling import explain
@@ -42,7 +42,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     ledger = Ledger(view, capacity(view, rooms, now))
     turns = Turns(view, ledger, now)
     blocked: dict[Alike, tuple[Reason, list[int]]] = {}
-    reservations = Reservations(view, now, view.reservations)
+    reservations = Reservations(view, now, view.reservations, rooms.later)
     evictions = Evictions(view, ledger, now)
     cycle = Cycle(rooms, ledger, reservations, evictions, blocked, now)
     while (turn := turns.next()) is not None:
@@ -50,8 +50,12 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             plan.is_cut = True
             break
         key, job_id = turn
-        job = view.jobs[job_id]
         queue = view.queues[key.queue_id]
+        if cycle.blocked:
+            is_blocked = _passer(cycle, queue, plan)
+            if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
+                continue
+        job = view.jobs[job_id]
         outcome = _attempt(cycle, job, key, queue)
         if isinstance(outcome, Choice):
             best = outcome.best
@@ -86,6 +90,37 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
                 turns.block(key)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
+
+
+def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
+    """What tells of a class of this queue that it is blocked as jobs alike were before it, and notes the reason.
+
+    None where quota, the queue's order or its state may say something else first.
+    """
+    if queue.id in cycle.passers:
+        return cycle.passers[queue.id]
+    view, ledger, evictions = cycle.rooms.view, cycle.ledger, cycle.evictions
+    is_plain = (
+        queue.order is not Order.STRICT
+        and not ledger.tree.limits(queue.id)
+        and not ledger.tree.keepers
+        and not view.lines.any_narrowed
+        and all(above.state.starts_jobs for above in view.ancestry(queue.id))
+    )
+    passer = None
+    if is_plain:
+        blocked = cycle.blocked_shapes.setdefault((queue.allowed_kinds, view.limit_of(None, queue.id)), {})
+        sizes_of, reasons, is_helpless = cycle.rooms.sizes_of, plan.reasons, evictions.is_helpless
+
+        def passer(key: ClassKey) -> bool:
+            reason = blocked.get(key.shape_id)
+            if reason is None or key.avoided or not is_helpless(key, queue, sizes_of(key.shape_id)[-1]):
+                return False
+            reasons[key] = reason
+            return True
+
+    cycle.passers[queue.id] = passer
+    return passer
 
 
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
@@ -140,7 +175,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     reservation = cycle.reservations.reserve(
         job.id,
         job.name,
-        view.shapes[key.shape_id],
+        key.shape_id,
         allowed[-1],
         look.full,
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
@@ -148,8 +183,11 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     if look.over:
         reason = explain.over_quota(look.over[0], look.verdicts)
     else:
-        reason = explain.blocked(look.verdicts)
+        reason = cycle.rooms.reason(alike, look.verdicts, explain.blocked)
         cycle.blocked[alike] = reason, look.full
+        if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
+            kind = (queue.allowed_kinds, view.limit_of(None, queue.id))
+            cycle.blocked_shapes.setdefault(kind, {})[key.shape_id] = reason
     return reason if reservation is None else explain.expected(reason, reservation, view)
 
 

@@ -70,6 +70,11 @@ def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | No
     return _pack(roles, members, room, room.groups, product)
 
 
+def suits(role: RoleShape, room: Room) -> tuple[str, ...]:
+    """The groups whose nodes a role's members may be on."""
+    return _suiting(role, room, None)
+
+
 def has_node(role: RoleShape, room: Room) -> bool:
     """Whether any node has room for one member."""
     suiting = _suiting(role, room, None)

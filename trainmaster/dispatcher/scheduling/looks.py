@@ -1,6 +1,6 @@
 """Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -11,9 +11,10 @@ from trainmaster.dispatcher.scheduling.fit import Product, Size
 from trainmaster.dispatcher.scheduling.lines import product_label, product_of
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
-from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Reason, Verdict
+from trainmaster.protocol.states import ClusterKind
 
 MOST_TOLD = 5
 """Clusters in the table that is kept with a decision, the best ones."""
@@ -34,6 +35,10 @@ class Cycle:
     blocked: dict[Alike, tuple[Reason, list[int]]]
     """By what is alike: why it is blocked, and the clusters that lack room for it."""
     now: float
+    blocked_shapes: dict[tuple[frozenset[ClusterKind], float], dict[int, Reason]] = field(default_factory=dict)
+    """The same by the kinds that a queue allows and the time that it counts on, then by shape, for jobs that avoid nothing."""
+    passers: dict[int, "Callable[[ClassKey], bool] | None"] = field(default_factory=dict)
+    """By queue: tells of a class that nothing can be done for it, and notes why; None where that takes a longer look."""
     prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
     """By queue and shape."""
 

@@ -5,7 +5,7 @@ dominant share beyond its guarantees, divided by its weight, is lowest goes next
 Inside a queue keys are static: a job's place changes only when it becomes urgent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
@@ -87,6 +87,20 @@ class _Line:
         if goes_on:
             self._push(key, jobs)
 
+    def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
+        """Drop classes from the front as long as they are known to be blocked; whether any were."""
+        passed = False
+        while True:
+            if self._takes_next():
+                if not is_blocked(self._next[3]):  # type: ignore[index]
+                    return passed
+                self._next = next(self._rest, None)
+            else:
+                if not self._heap or not is_blocked(self._heap[0][1]):
+                    return passed
+                heappop(self._heap)
+            passed = True
+
     def clear(self) -> list[ClassKey]:
         """End the line; who was in it."""
         left = [key for _, key, _ in self._heap]
@@ -151,6 +165,14 @@ class Turns:
         line.pop(goes_on=False)
         if not line:
             self._settle(key.queue_id)
+
+    def pass_by(self, queue_id: int, is_blocked: Callable[[ClassKey], bool]) -> bool:
+        """Drop classes that are known to be blocked from the front of the line that has the turn; whether there were any."""
+        line = self._lines[queue_id]
+        passed = line.pass_by(is_blocked)
+        if passed and not line:
+            self._settle(queue_id)
+        return passed
 
     def close(self, key: ClassKey) -> list[ClassKey]:
         """No further job of this queue starts in this cycle after the class that had the turn; the other classes in it."""

@@ -260,6 +260,8 @@ class Evictions:
     _leaving: dict[int, Amounts] | None = None
     _leaving_runs: dict[int, int] = field(default_factory=dict)
     _above: dict[int, Amounts] | None = None
+    _lower: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _spent: dict[int, list[Line]] = field(default_factory=dict)
 
     def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
         extra = self.extra.setdefault(cluster_id, {})
@@ -284,6 +286,31 @@ class Evictions:
             for line, amount in size.charge.items()
             if line in self.ledger.tree.guaranteed
         )
+
+    def is_helpless(self, key: ClassKey, queue: Queue, size: Size) -> bool:
+        """Whether no run can be ended for a class that lacks room: what ``may_help`` says, remembered by queue as far as possible."""
+        lower = self._lower.get((queue.id, key.class_id))
+        if lower is None:
+            lower = self._lower[queue.id, key.class_id] = self._has_lower(key, queue)
+        if lower:
+            return False
+        spent = self._spent.get(queue.id)
+        if spent is None:
+            spent = self._spent[queue.id] = self._spent_lines(queue)
+        charge = size.charge
+        for line in spent:
+            if line in charge:
+                return True
+        return not self.may_help(key, queue, size, for_quota=False)
+
+    def _spent_lines(self, queue: Queue) -> list[Line]:
+        """Lines on which the queue has used up what is guaranteed to it, if anything is; what starts only makes them more."""
+        above: Amounts = self._leaving_above().get(queue.id, {})
+        return [
+            line
+            for line in self.ledger.tree.guaranteed
+            if self.ledger.used(queue.id, line) - above.get(line, 0) >= self.ledger.guarantee(queue, line)
+        ]
 
     def _leaving_above(self) -> dict[int, Amounts]:
         """By queue: what it and those below it are charged for runs that are stopping."""
@@ -380,6 +407,7 @@ class Evictions:
                 total[line] = total.get(line, 0) + amount
             self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + 1
             self._above = None
+            self._spent.clear()
 
     def take(self, exchange: Exchange) -> None:
         """The exchange is decided: its victims are leaving."""

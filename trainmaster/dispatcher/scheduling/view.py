@@ -404,9 +404,12 @@ class View:
         for job_id in changed & self.jobs.keys():
             self.put_waiting(self.jobs[job_id])
 
-    def limit_of(self, shape_id: int, queue_id: int) -> float:
-        """Seconds that a job is counted on to run at most: its own limit, else the nearest one of its queues, else no end."""
-        own = self.shapes[shape_id].time_limit_seconds
+    def limit_of(self, shape_id: int | None, queue_id: int) -> float:
+        """Seconds that a job is counted on to run at most: its own limit, else the nearest one of its queues, else no end.
+
+        Without a shape: what counts for a job that has no limit itself.
+        """
+        own = None if shape_id is None else self.shapes[shape_id].time_limit_seconds
         if own is not None:
             return own
         return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), inf)

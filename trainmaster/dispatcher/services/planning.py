@@ -253,7 +253,13 @@ class ReasonBook:
     stored: dict[ClassKey, Reason] = field(default_factory=dict)
 
     def changed(self, plan: Plan) -> dict[ClassKey, Reason]:
-        return {key: reason for key, reason in plan.reasons.items() if self.stored.get(key) != reason}
+        stored = self.stored
+        # Most are the very same objects, and comparing whole reasons is dear.
+        return {
+            key: reason
+            for key, reason in plan.reasons.items()
+            if (known := stored.get(key)) is not reason and known != reason
+        }
 
     def note(self, plan: Plan) -> None:
         self.stored = self.stored | plan.reasons if plan.is_cut else dict(plan.reasons)
