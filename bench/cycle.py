@@ -43,6 +43,7 @@ from bench.worlds import NOW, ROLE, Changes, Kind, Size, World, gangs, make, mak
 from trainmaster.cli.embedded import free_port
 from trainmaster.cli.up import Child
 from trainmaster.dispatcher.domain.shapes import shape_bytes
+from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey
@@ -173,6 +174,7 @@ class Leader:
     _began: float | None = None
     _ending: set[int] = field(default_factory=set)
     _book: ReasonBook = field(default_factory=ReasonBook)
+    _memory: Memory = field(default_factory=Memory)
     _follower: Follower = field(init=False)
     _waiting: Counter[ClassKey] = field(init=False)
 
@@ -193,6 +195,7 @@ class Leader:
             view.lease_until[cluster_id] = self._now + 15
         view.sweep()
         view.set_avoided({})
+        self._memory.look(view)
         taken_in = time.perf_counter()
         self._waiting.update(view.class_of(job.id) for job in changes.submitted)
         asked = time.perf_counter()

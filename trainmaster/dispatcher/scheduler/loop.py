@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.services import agents, measuring, planning
@@ -60,6 +61,7 @@ class Scheduler:
         self._next_chores = 0.0
         self._lead_changed = asyncio.Event()
         self._reads: Reads | None = None
+        self._memory = Memory()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
@@ -139,6 +141,7 @@ class Scheduler:
         follower, book = self._follower, self._book
         with metrics.absorb_seconds.time():
             unsettled = await self._absorb(follower)
+        self._memory.look(follower.view)
         token = self.token
         if token is None:
             return self._pause(unsettled)

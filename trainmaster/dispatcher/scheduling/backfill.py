@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, suits, take
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, only_role, suits, take
 from trainmaster.dispatcher.scheduling.room import (
     Nodes,
     Room,
@@ -102,11 +102,10 @@ class Later:
         at = self._earliest.get(key)
         if at is None:
             shape = self._view.shapes[shape_id]
-            alone = next((role for role in shape.roles if size.members.get(role.name)), None)
-            if size.total == 1 and alone is not None and not self._has_strays and shape.required_level is None:
-                at = self._earliest_of_one(alone)
-            else:
-                at = self._earliest_of_many(shape, size)
+            alone = only_role(shape, size)
+            if self._has_strays:
+                alone = None
+            at = self._earliest_of_many(shape, size) if alone is None else self._earliest_of_one(alone)
             if shape_id > 0:  # others are on trial, and the next one is another
                 self._earliest[key] = at
         return max(at, now + _OVERDUE_SECONDS)

@@ -8,7 +8,18 @@ from typing import NamedTuple
 from trainmaster.dispatcher.domain.shapes import Wishes
 from trainmaster.dispatcher.scheduling.backfill import Later
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
-from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Shortfall, Size, fit, has_node, size_choices, take
+from trainmaster.dispatcher.scheduling.fit import (
+    Fitted,
+    Product,
+    Shortfall,
+    Size,
+    fit,
+    has_node,
+    lack_of_one,
+    only_role,
+    size_choices,
+    take,
+)
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
@@ -174,7 +185,11 @@ class Rooms:
 
     def never_fits(self, shape_id: int, cluster: Cluster) -> str | None:
         """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
-        outcome = fit(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1].members, self.empty(cluster))
+        shape, size, room = self.view.shapes[shape_id], self.sizes_of(shape_id)[-1], self.empty(cluster)
+        alone = only_role(shape, size)
+        if alone is not None and has_node(alone, room):
+            return None
+        outcome = fit(shape, size.members, room)
         return outcome.sentence if isinstance(outcome, Shortfall) else None
 
     def never(self, shape_id: int, cluster: Cluster) -> Verdict | None:
@@ -298,7 +313,12 @@ class Rooms:
         known = standing.told.get(cluster.id)
         if known is not None and known[0] == at:
             return known[1]
-        outcome = self.option(alike.shape_id, [size], cluster, None)
+        alone = only_role(self.view.shapes[alike.shape_id], size)
+        outcome: Option | Shortfall
+        if alone is not None:
+            outcome = lack_of_one(alone, self.free(cluster.id))
+        else:
+            outcome = self.option(alike.shape_id, [size], cluster, None)
         sentence = outcome.sentence if isinstance(outcome, Shortfall) else ""
         verdict = Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
         standing.told[cluster.id] = at, verdict

@@ -82,6 +82,25 @@ def has_node(role: RoleShape, room: Room) -> bool:
     return ranking is None or ranking.tightest(role.needs) is not None
 
 
+def only_role(shape: Shape, size: Size) -> RoleShape | None:
+    """The role of a gang of one that may be on any node; then it fits if any node has room. None for others."""
+    if size.total != 1 or shape.required_level is not None:
+        return None
+    return next(role for role in shape.roles if size.members.get(role.name))
+
+
+def lack_of_one(role: RoleShape, room: Room) -> Shortfall:
+    """Why a gang of one has no room, where no node has."""
+    suiting = _suiting(role, room, None)
+    if not suiting:
+        return _no_node(role)
+    return _too_small(role, room.most(suiting), beside_others=False)
+
+
+def _no_node(role: RoleShape) -> Shortfall:
+    return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
+
+
 def _inside(
     level: str, roles: list[RoleShape], members: dict[str, int], room: Room, product: Product | None
 ) -> Fitted | Shortfall:
@@ -157,7 +176,7 @@ def _pack(
             # The order is that of the room as it is: it serves the first role.
             ranking = room.ranking(suiting, role.needs)
         if not suiting:
-            return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
+            return _no_node(role)
         missing, placed = fill(work, role.needs, wanted, suiting, ranking)
         if missing:
             if wanted == missing and groups is room.groups and not placement:

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling.ranking import Ranking
@@ -59,7 +59,7 @@ class Nodes:
         return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
 
 
-_MOST_SHARES = 10_000
+_MOST_KINDS = 10_000
 
 Groups = dict[str, Sequence[Nodes]]
 """The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""
@@ -167,8 +167,10 @@ class Room:
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
         """By the identity of the tuple of groups, and devices."""
         self._most: dict[int, Resources] = {}
-        self.shares: dict[tuple[int, str], float] = {}
-        """Of an empty room: the dominant share of a member, by shape and role."""
+        self.names: tuple[str, ...] = ()
+        """Of an empty room: the resources that any of its nodes has, in the order of tuples of amounts."""
+        self.kinds: dict[tuple[int, str], MemberKind] = {}
+        """Of an empty room: members that were on it, by shape and role."""
 
     def rank(self, before: "Room | None" = None) -> None:
         """Keep the nodes in order from now on, as a room that many are to be fitted into. ``before``: the same cluster, earlier."""
@@ -207,7 +209,10 @@ class Room:
     @classmethod
     def empty(cls, report: CapacityReport) -> "Room":
         """The cluster without any run of ours."""
-        return cls({group.name: (Nodes(group, group.free, group.count),) for group in report.groups if group.count})
+        room = cls({group.name: (Nodes(group, group.free, group.count),) for group in report.groups if group.count})
+        names = {name for group in report.groups for name in group.free}
+        room.names = tuple(sorted(names, key=lambda name: ("/" in name, name != "cpu", name != "memory", name)))
+        return room
 
     @classmethod
     def of(cls, view: View, cluster_id: int) -> "Room":
@@ -291,7 +296,7 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     groups: Groups = {name: laid_out_group(view, cluster_id, name, load.get(name)) for name in empty.groups}
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
-    for key in _ordered(view, strays, empty):
+    for _, key in _ordered(view, strays, empty):
         room.subtract(key.group, needs_of_load(view, key), strays[key])
     return room
 
@@ -326,51 +331,78 @@ def _under(
     view: View, name: str, entries: Sequence[Nodes], members: Mapping[LoadKey, int], empty: Room
 ) -> Sequence[Nodes]:
     """The entries of a group under the members that are in it."""
-    ordered = [(needs_of_load(view, key), members[key]) for key in _ordered(view, members, empty)]
-    laid = lay_out(entries, ordered)
+    ordered = _ordered(view, members, empty)
+    laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for kind, key in ordered], empty.names)
     if laid is not None:
         return laid
     room = Room({name: entries})
-    for needs, count in ordered:
-        room.subtract(name, needs, count)
+    for _, key in ordered:
+        room.subtract(name, needs_of_load(view, key), members[key])
     return room.groups[name]
 
 
-def lay_out(entries: Sequence[Nodes], members: Iterable[tuple[Resources, int]]) -> list[Nodes] | None:
+Tuple = tuple[int, ...]
+"""Amounts of the resources that a cluster has: CPU, memory, others, then devices."""
+
+
+class MemberKind(NamedTuple):
+    """Members alike on a cluster. ``rank`` puts those with the largest dominant share first."""
+
+    rank: float
+    need: Tuple | None
+    """None where they need what the cluster does not have at all."""
+    devices: tuple[int, ...]
+    """The places of devices that they name."""
+
+
+def lay_out(
+    entries: Sequence[Nodes], members: Iterable[tuple[Tuple | None, tuple[int, ...], int]], names: Sequence[str]
+) -> list[Nodes] | None:
     """What nodes of one group are left with under members, which are placed best-fit in this order; None if not all find place.
 
-    The same as ``fill`` for one after the other, on tuples of amounts: a group with a hundred kinds of members is worked out anew
-    each time that one of them comes or goes.
+    The same as ``fill`` for one kind after the other, on tuples of amounts: a group with a hundred kinds of members is worked out
+    anew each time that one of them comes or goes. Members: what one needs, the devices it names, how many there are.
     """
     group = entries[0].group
-    names = sorted(group.free, key=lambda name: ("/" in name, name != "cpu", name != "memory", name))
-    devices = [place for place, name in enumerate(names) if "/" in name]
-    left: dict[tuple[int, ...], int] = {}
+    left: dict[Tuple, int] = {}
     for one in entries:
-        free = tuple(one.free.get(name, 0) for name in names)
+        free = tuple([one.free.get(name, 0) for name in names])
         left[free] = left.get(free, 0) + one.count
     keys = sorted(left)
-    for needs, count in members:
-        need = tuple(needs.get(name, 0) for name in names)
-        if len(needs) > len(names) or any(amount and name not in group.free for name, amount in needs.items()):
+    devices = [place for place, name in enumerate(names) if "/" in name and group.free.get(name)]
+    for need, wanted, count in members:
+        if need is None:
             return None
-        wanted = [place for place in devices if names[place] in needs]
         while count:
             found = _least_left(keys, need, devices, wanted) if devices else _first_fit(keys, need)
             if found is None:
                 return None
-            free = found
-            each = min((there // amount for there, amount in zip(free, need, strict=True) if amount), default=count)
-            each = min(each, count)
-            whole = min(left[free], count // each)
-            _move(
-                left, keys, free, tuple(there - each * amount for there, amount in zip(free, need, strict=True)), whole
-            )
+            each = whole = 1
+            if count > 1:
+                each = min(
+                    [there // amount for there, amount in zip(found, need, strict=True) if amount], default=count
+                )
+                each = min(each, count)
+                whole = min(left[found], count // each)
+            after = tuple([there - each * amount for there, amount in zip(found, need, strict=True)])
+            if after != found:
+                many = left[found]
+                if many == whole:
+                    del left[found]
+                    del keys[bisect_left(keys, found)]
+                else:
+                    left[found] = many - whole
+                if after in left:
+                    left[after] += whole
+                else:
+                    left[after] = whole
+                    insort(keys, after)
             count -= whole * each
-    return [Nodes(group, dict(zip(names, free, strict=True)), left[free]) for free in keys]
+    own = [(place, name) for place, name in enumerate(names) if name in group.free]
+    return [Nodes(group, {name: free[place] for place, name in own}, left[free]) for free in keys]
 
 
-def _first_fit(keys: list[tuple[int, ...]], need: tuple[int, ...]) -> tuple[int, ...] | None:
+def _first_fit(keys: list[Tuple], need: Tuple) -> Tuple | None:
     """Without devices, nodes sorted by CPU and memory stand in best-fit order."""
     for place in range(bisect_left(keys, need), len(keys)):
         free = keys[place]
@@ -382,12 +414,10 @@ def _first_fit(keys: list[tuple[int, ...]], need: tuple[int, ...]) -> tuple[int,
     return None
 
 
-def _least_left(
-    keys: list[tuple[int, ...]], need: tuple[int, ...], devices: list[int], wanted: list[int]
-) -> tuple[int, ...] | None:
+def _least_left(keys: list[Tuple], need: Tuple, devices: list[int], wanted: tuple[int, ...]) -> Tuple | None:
     """The node that a member leaves fullest: fewest devices that it does not need, then those that it does, then CPU, memory."""
-    best: tuple[int, ...] | None = None
-    least: tuple[int, int, tuple[int, ...]] | None = None
+    best: Tuple | None = None
+    least: tuple[int, int, Tuple] | None = None
     for free in keys:
         for there, amount in zip(free, need, strict=True):
             if there < amount:
@@ -400,42 +430,34 @@ def _least_left(
     return best
 
 
-def _move(
-    left: dict[tuple[int, ...], int], keys: list[tuple[int, ...]], old: tuple[int, ...], new: tuple[int, ...], many: int
-) -> None:
-    """So many nodes that had ``old`` free have ``new``."""
-    if old == new:
-        return
-    if left[old] == many:
-        del left[old]
-        del keys[bisect_left(keys, old)]
-    else:
-        left[old] -= many
-    if new in left:
-        left[new] += many
-    else:
-        left[new] = many
-        insort(keys, new)
-
-
-def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[LoadKey]:
+def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tuple[MemberKind, LoadKey]]:
     """In an order of its own, so that a layout does not depend on the order in which runs came: large members first."""
-    if len(members) < 2:
-        return list(members)
-    shares = empty.shares
-    keyed = []
+    kinds = empty.kinds
+    out = []
     for key in members:
-        kind = (key.shape_id, key.role)
-        share = shares.get(kind)
-        if share is None:
-            if len(shares) > _MOST_SHARES:
-                shares.clear()
-            share = dominant(needs_of_load(view, key), empty.total())
+        kind = kinds.get((key.shape_id, key.role))
+        if kind is None:
+            if len(kinds) > _MOST_KINDS:
+                kinds.clear()
+            kind = _kind(needs_of_load(view, key), empty)
             if key.shape_id > 0:  # others are on trial, and the next one is another
-                shares[kind] = share
-        keyed.append((-share, key))
-    keyed.sort()
-    return [key for _, key in keyed]
+                kinds[key.shape_id, key.role] = kind
+        out.append((kind, key))
+    if len(out) > 1:
+        out.sort(key=_by_rank)
+    return out
+
+
+def _by_rank(item: tuple[MemberKind, LoadKey]) -> tuple[float, LoadKey]:
+    return item[0].rank, item[1]
+
+
+def _kind(needs: Resources, empty: Room) -> MemberKind:
+    names = empty.names
+    known = all(name in names for name, amount in needs.items() if amount)
+    need = tuple([needs.get(name, 0) for name in names]) if known else None
+    devices = tuple(place for place, name in enumerate(names) if "/" in name and name in needs)
+    return MemberKind(-dominant(needs, empty.total()), need, devices)
 
 
 def needs_of_load(view: View, key: LoadKey) -> Resources:
