@@ -1,0 +1,276 @@
+"""A view that has followed the world for many cycles decides as one that was just built from it.
+
+Worlds are made from a seed, so that an example is told by its number; ``TRAINMASTER_DEEP`` makes them live longer.
+"""
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.building import GPU, nodes
+from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_view
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.lines import Line, Quota
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.view import (
+    Cluster,
+    LiveRun,
+    PriorityClass,
+    Queue,
+    View,
+    WaitingJob,
+    freeze_placement,
+)
+from trainmaster.dispatcher.services.planning import Applied, Follower
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.states import ClusterKind, Order, QueueState
+
+IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
+EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)
+BATCHES = 20
+"""The examples are dealt out to so many tests."""
+START = 1_000_000.0
+
+
+class Life:
+    """A world in which things happen, a view that follows it, and views that are built from it anew."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = START
+        self.world = World()
+        self.follower = Follower(view=bare_view())
+        self.classes = [PriorityClass(1, "low", 0), PriorityClass(2, "high", 100, longest_wait=30.0)]
+        self.next_job = 1
+        self.put_classes(self.view)
+        for path in PATHS:
+            self.put_queue(path)
+        for number in range(1, self.chance.randint(1, 4) + 1):
+            self.put_cluster(number)
+        for _ in range(self.chance.randint(0, 12)):
+            self.submit()
+
+    @property
+    def view(self) -> View:
+        return self.follower.view
+
+    def put_classes(self, view: View) -> None:
+        for one in self.classes:
+            view.put_class(one)
+
+    # What happens
+
+    def put_queue(self, path: str) -> None:
+        chance = self.chance
+        quotas = {}
+        if chance.random() < 0.4:
+            line = chance.choice([Line("cpu"), Line("cpu"), Line(GPU), Line("cpu", kind="private"), Line(GPU, "A")])
+            unit = 1000 if line.resource == "cpu" else 1
+            quotas[line] = Quota(
+                guaranteed=chance.choice([0, 2, 4]) * unit,
+                limit=chance.choice([None, None, 3 * unit, 6 * unit]),
+                borrowing=chance.choice([None, None, 2 * unit]),
+                lending=chance.choice([None, None, None, unit]),
+            )
+        queue = Queue(
+            IDS[path],
+            path,
+            IDS.get(path.rpartition("/")[0]),
+            weight=chance.choice([0.5, 1.0, 3.0]),
+            quotas=quotas,
+            max_running=chance.choice([None, None, None, 2, 4]),
+            allowed_kinds=frozenset(ClusterKind) if chance.random() < 0.5 else frozenset({ClusterKind.PRIVATE}),
+            state=chance.choice([QueueState.OPEN] * 7 + [QueueState.HELD]),
+            order=chance.choice([Order.BEST_EFFORT] * 4 + [Order.STRICT]),
+            time_limit=chance.choice([None, 20.0]),
+        )
+        self.world.queues[queue.id] = queue
+        self.view.put_queue(queue)
+
+    def group(self) -> NodeGroup:
+        chance = self.chance
+        gpu, rack = chance.choice([0, 0, 1, 2]), chance.choice(["r1", "r2"])
+        ssd, taint, product = chance.random() < 0.3, chance.random() < 0.2, chance.choice(["A", "B"])
+        labels = ({"disk": "ssd"} if ssd else {}) | ({"nvidia.com/gpu.product": product} if gpu else {})
+        cpu = chance.randint(1, 4)
+        return nodes(
+            chance.randint(1, 3),
+            f"{rack}{ssd:d}{taint:d}{product}-{cpu}-{gpu}",
+            cpu=cpu,
+            gpu=gpu,
+            at=(("zone", "z"), ("rack", rack)),
+            labels=labels,
+            taints=(Taint(key="gpu"),) if taint else (),
+        )
+
+    def put_cluster(self, number: int) -> None:
+        chance = self.chance
+        found = {group.name: group for group in (self.group() for _ in range(chance.randint(1, 3)))}
+        report = CapacityReport(
+            groups=tuple(found.values()),
+            runtime="local",
+            scheduler="local",
+            capabilities=("gang",) if chance.random() < 0.7 else (),
+        )
+        kind = chance.choice([ClusterKind.PRIVATE, ClusterKind.PRIVATE, ClusterKind.EDGE, ClusterKind.PUBLIC])
+        cluster = Cluster(
+            number,
+            f"c{number}",
+            kind,
+            {"name": f"c{number}"},
+            chance.random() < 0.1,
+            report if chance.random() < 0.9 else None,
+        )
+        self.world.clusters[number] = cluster
+        self.view.put_cluster(cluster, self.now)
+        self.set_lease(number)
+
+    def set_lease(self, number: int) -> None:
+        until = self.now + self.chance.choice([60.0, 60.0, 60.0, -1.0])
+        self.world.leases[number] = self.view.lease_until[number] = until
+
+    def submit(self) -> None:
+        chance = self.chance
+        job = WaitingJob(
+            id=self.next_job,
+            version=1,
+            name=f"j{self.next_job}",
+            queue_id=IDS[chance.choice(LEAVES)],
+            class_id=chance.choice([1, 1, 2]),
+            shape_id=chance.randint(1, len(SHAPES)),
+            priority=chance.choice([0, 0, 1, -1]),
+            submitted_at=self.now - chance.choice([0, 0, 5, 40]),
+            attempt=0,
+        )
+        self.next_job += 1
+        self.put_waiting(job)
+
+    def put_waiting(self, job: WaitingJob) -> None:
+        self.world.waiting[job.id] = job
+        self.view.put_waiting(job)
+
+    def end(self) -> None:
+        """A run ends; some jobs wait again."""
+        job_id = self.chance.choice(sorted(self.world.runs))
+        run = self.world.runs.pop(job_id)
+        self.view.drop_job(job_id)
+        if run.is_stopping or self.chance.random() < 0.2:
+            again = WaitingJob(
+                job_id, 9, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, self.now, run.attempt
+            )
+            self.put_waiting(again)
+
+    def move(self) -> None:
+        """The agent says where the members are."""
+        job_id = self.chance.choice(sorted(self.world.runs))
+        run = self.world.runs[job_id]
+        report = self.world.clusters[run.cluster_id].report
+        if report is None:
+            return
+        group = self.chance.choice(report.groups).name
+        run = replace(run, placement=freeze_placement({group: dict(run.sizes)}))
+        self.world.runs[job_id] = run
+        self.view.put_run(run)
+
+    def avoid(self) -> None:
+        some = [job_id for job_id in self.world.waiting if self.chance.random() < 0.1]
+        self.world.avoided = {job_id: (self.chance.choice(sorted(self.world.clusters)),) for job_id in some}
+        self.view.set_avoided(dict(self.world.avoided))
+
+    def happens(self) -> None:
+        what = self.chance.random()
+        if what < 0.4 or not self.world.clusters:
+            self.submit()
+        elif what < 0.6 and self.world.runs:
+            self.end()
+        elif what < 0.65 and self.world.runs:
+            self.move()
+        elif what < 0.72:
+            self.put_cluster(self.chance.randint(1, 4))
+        elif what < 0.78:
+            self.set_lease(self.chance.choice(sorted(self.world.clusters)))
+        elif what < 0.82:
+            self.put_queue(self.chance.choice(PATHS))
+        elif what < 0.86:
+            self.avoid()
+        elif what < 0.9 and self.world.waiting:
+            job_id = self.chance.choice(sorted(self.world.waiting))
+            del self.world.waiting[job_id]
+            self.view.drop_job(job_id)
+
+    # Cycles
+
+    def rebuilt(self) -> View:
+        view = bare_view()
+        self.put_classes(view)
+        steps = self.world.steps()
+        self.chance.shuffle(steps)
+        for step in steps:
+            step(view)
+        view.shrunk_at = dict(self.view.shrunk_at)
+        view.reservations = dict(self.view.reservations)
+        return view
+
+    def cycle(self) -> Plan:
+        self.now += self.chance.choice([0.0, 1.0, 1.0, 15.0])
+        for _ in range(self.chance.choice([0, 0, 1, 2, 5])):
+            self.happens()
+        most = self.chance.choice([2, 1000])
+        plan, anew = decide(self.view, self.now, most), decide(self.rebuilt(), self.now, most)
+        assert (plan.starts, plan.stops, plan.holds, plan.is_cut) == (anew.starts, anew.stops, anew.holds, anew.is_cut)
+        assert plan.reservations == anew.reservations
+        assert plan.reasons == anew.reasons
+        return plan
+
+    def apply(self, plan: Plan) -> None:
+        """All of it, or what is left when something else was stored first."""
+        lost = {job.id for job in plan.jobs if self.chance.random() < 0.1}
+        starts = [start for start in plan.starts if start.job.id not in lost]
+        evicted = [*plan.stops, *(one for start in starts for one in start.evicts)]
+        ending = {one.job_id for one in evicted}
+        for job in plan.jobs:
+            if job.id not in lost:
+                del self.world.waiting[job.id]
+        for start in starts:
+            self.world.runs[start.job.id] = LiveRun(
+                start.job.id,
+                start.job.queue_id,
+                start.job.shape_id,
+                start.cluster_id,
+                tuple(sorted(start.sizes.items())),
+                freeze_placement(start.placement),
+                start.job.class_id,
+                self.now,
+                start.job.attempt + 1,
+            )
+        for job_id in ending:
+            self.world.runs[job_id] = replace(self.world.runs[job_id], is_stopping=True)
+        self.view.reservations = plan.reservations
+        self.follower.note_applied(plan, Applied({job.id for job in plan.jobs} - lost, ending, self.now))
+        assert self.view.runs == self.world.runs
+
+
+def live(seed: int, most_cycles: int) -> tuple[int, int, int]:
+    """A life of at most so many cycles; jobs started, runs ended for others, and reservations made in it."""
+    life = Life(seed)
+    started = evicted = reserved = 0
+    for _ in range(most_cycles if IS_DEEP else life.chance.randint(1, most_cycles)):
+        plan = life.cycle()
+        started += len(plan.starts)
+        evicted += len(plan.stops) + sum(len(start.evicts) for start in plan.starts)
+        reserved += len(plan.reservations)
+        life.apply(plan)
+    return started, evicted, reserved
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_a_view_that_has_followed_decides_as_one_that_was_just_built(batch: int) -> None:
+    totals = [0, 0, 0]
+    for seed in range(batch, EXAMPLES, BATCHES):
+        try:
+            totals = [sum(pair) for pair in zip(totals, live(seed, CYCLES), strict=True)]
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    assert all(totals), f"nothing was shown: {totals} started, evicted, reserved"
