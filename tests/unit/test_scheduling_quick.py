@@ -1,0 +1,113 @@
+"""What is found with less work is what is found with more: layouts, orders of nodes and scores."""
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.building import GPU, role, simple
+from trainmaster.dispatcher.scheduler.memory import Memory
+from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
+from trainmaster.dispatcher.scheduling.room import Groups, Nodes, Room, fill, lay_out
+from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
+from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import ClusterKind
+
+NAMES = ("cpu", "memory", GPU)
+amounts = st.builds(
+    lambda cpu, memory, gpu: {"cpu": cpu, "memory": memory} | ({GPU: gpu} if gpu else {}),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.integers(0, 3),
+)
+groups = st.lists(st.tuples(amounts, st.integers(1, 4)), min_size=1, max_size=4).map(
+    lambda rows: [NodeGroup(name=f"g{n}", count=count, free=free) for n, (free, count) in enumerate(rows)]
+)
+members = st.lists(st.tuples(amounts, st.integers(1, 5)), max_size=8)
+
+
+def as_counter(entries: Sequence[Nodes]) -> Counter[tuple[tuple[str, int], ...]]:
+    out: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for one in entries:
+        out[tuple(sorted((name, amount) for name, amount in one.free.items() if amount))] += one.count
+    return out
+
+
+@given(groups, members)
+def test_a_layout_on_tuples_is_that_of_filling_one_after_the_other(
+    found: list[NodeGroup], wanted: list[tuple[Resources, int]]
+) -> None:
+    (group, *_) = found
+    entries = [Nodes(group, group.free, group.count)]
+    tuples = [
+        (tuple(needs.get(name, 0) for name in NAMES), (2,) if GPU in needs else (), count) for needs, count in wanted
+    ]
+    work: Groups = {group.name: entries}
+    missing = sum(fill(work, needs, count)[0] for needs, count in wanted)
+    laid = lay_out(entries, tuples, NAMES)
+    if missing:
+        assert laid is None
+    else:
+        assert laid is not None
+        assert as_counter(laid) == as_counter(work[group.name])
+
+
+@given(groups, members, amounts)
+def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
+    found: list[NodeGroup], changes: list[tuple[Resources, int]], needs: Resources
+) -> None:
+    report = CapacityReport(groups=tuple(found), runtime="local", scheduler="local")
+    ranked, plain = Room.empty(report), Room.empty(report)
+    ranked.rank()
+    asked = role(cpu=0)
+    suiting = suits(asked, ranked)
+    for more, count in changes:
+        ranking = ranked.ranking(suiting, needs)
+        assert ranking is not None
+        told = [(one.group.name, one.free, one.count) for one in ranking.best(needs)]
+        first = ranking.tightest(needs)
+        assert (None if first is None else (first.group.name, first.free, first.count)) == next(iter(told), None)
+        for room in (ranked, plain):
+            work = dict(room.groups)
+            _, placed = fill(work, more, count)
+            room.put({name: work[name] for name in placed}, {})
+        work = dict(plain.groups)
+        assert fill(dict(ranked.groups), needs, 3, suiting, ranked.ranking(suiting, needs)) == fill(work, needs, 3)
+
+
+kinds = st.sampled_from(list(ClusterKind))
+
+
+@given(kinds, amounts, amounts, amounts)
+def test_the_total_alone_is_the_total(
+    kind: ClusterKind, free: Resources, capacity: Resources, needs: Resources
+) -> None:
+    cluster = Cluster(1, "c", kind)
+    assert total_score(cluster, free, capacity, needs) == score(Fit(cluster, free, capacity, needs))[0]
+
+
+def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:
+    one, many = simple(cpu=1), simple(2, cpu=1)
+    assert only_role(one, size_choices(one)[0]) is one.roles[0]
+    assert only_role(many, size_choices(many)[0]) is None
+
+
+def test_the_collector_is_kept_away_from_a_view_and_takes_an_old_one() -> None:
+    memory = Memory()
+    try:
+        view = View()
+        view.put_waiting(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0))
+        memory.look(view)
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        memory.look(view)
+        assert gc.get_freeze_count() <= frozen, "nothing more is frozen while a view hardly grows"
+        memory.look(View())
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(700, 10, 10)
