@@ -31,6 +31,7 @@ IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)
 BATCHES = 20
 """The examples are dealt out to so many tests."""
+MOST_WAITING = 25
 START = 1_000_000.0
 
 
@@ -181,7 +182,7 @@ class Life:
 
     def happens(self) -> None:
         what = self.chance.random()
-        if what < 0.4 or not self.world.clusters:
+        if what < 0.4 and len(self.world.waiting) < MOST_WAITING:
             self.submit()
         elif what < 0.6 and self.world.runs:
             self.end()
@@ -195,7 +196,7 @@ class Life:
             self.put_queue(self.chance.choice(PATHS))
         elif what < 0.86:
             self.avoid()
-        elif what < 0.9 and self.world.waiting:
+        elif self.world.waiting and (what < 0.9 or len(self.world.waiting) >= MOST_WAITING):
             job_id = self.chance.choice(sorted(self.world.waiting))
             del self.world.waiting[job_id]
             self.view.drop_job(job_id)
