@@ -169,7 +169,7 @@ class Scheduler:
         plan = decide(follower.view, began + follower.ahead)
         follower.view.reservations = plan.reservations
         metrics.decide_seconds.observe(self.clock() - began)
-        changed = book.changed(plan)
+        changed = book.changed(plan, began)
         if plan.starts or plan.holds or plan.stops or changed:
             self.cycle += 1
             decided = self.clock()
@@ -177,7 +177,7 @@ class Scheduler:
             metrics.apply_seconds.observe(self.clock() - decided)
             measuring.note_applied(follower.view, plan, applied.jobs)
             follower.note_applied(plan, applied)
-            book.note(plan)
+            book.note(plan, changed, began)
             log.info(
                 "cycle %d: %s",
                 self.cycle,

@@ -7,7 +7,7 @@ time, or if the reserved gang fits then beside it. Lifka, "The ANL/IBM SP schedu
 machine is a number of processors; here it is the node groups of a cluster with their topology.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -24,13 +24,13 @@ from trainmaster.dispatcher.scheduling.room import (
     laid_out,
     laid_out_group,
 )
-from trainmaster.dispatcher.scheduling.view import LoadKey, View, load_of
+from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
 from trainmaster.protocol.quantities import Resources
 
 STAYS = 0.9
 """A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
 
-_MOST_LAID = 1000
+_MOST_LAID = 20
 _OVERDUE_SECONDS = 1.0
 """Until when a run is expected to end that should have ended already."""
 
@@ -44,54 +44,96 @@ class Reservation(NamedTuple):
     at: float
 
 
+class _Group:
+    """When members in one group of nodes end, and how its nodes are laid out then."""
+
+    __slots__ = ("endless", "ends", "extra", "laid")
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, LoadKey, int]] = []
+        self.endless: dict[LoadKey, int] = {}
+        self.extra = 0
+        """How many of them are there in thought only."""
+        self.laid: dict[int, Sequence[Nodes]] = {}
+        """By how many have ended."""
+
+
 class Later:
     """A cluster at later times, when the runs that are there have ended at their limits.
 
-    It holds until what runs there changes, whatever the time is meanwhile. A group of nodes is laid out anew only for the times at
-    which a run in it has ended, and only when somebody asks.
+    It is told what comes and goes, and holds whatever the time is. A group of nodes is laid out only for the times at which a
+    run in it ends, and when somebody asks.
     """
 
     def __init__(self, view: View, cluster_id: int) -> None:
         self._view = view
         self._cluster_id = cluster_id
         self._empty = empty_room(view, cluster_id)
-        self._endless: dict[str, dict[LoadKey, int]] = {}
         self._ends: list[tuple[float, tuple[tuple[LoadKey, int], ...]]] = []
         """When runs end, and what is on the cluster of them."""
-        self._of_group: dict[str, list[tuple[float, LoadKey, int]]] = {}
-        """By group: when members in it end."""
-        self._laid: dict[tuple[str, int], Sequence[Nodes]] = {}
-        """By group and how many have ended in it."""
+        self._groups: dict[str, _Group] = {}
+        self._strays = 0
+        """How many members it is not known of in which group they are."""
         self._earliest: dict[tuple[int, int], float] = {}
-        self._added = False
+        self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         for run in view.runs_on.get(cluster_id, {}).values():
-            self._note(tuple(load_of(run)), view.ends_at(run))
-        self._ends.sort(key=_end)
-        for ends in self._of_group.values():
-            ends.sort()
-        self._has_strays = any(name not in self._empty.groups for name in (*self._endless, *self._of_group))
+            self._move(tuple(load_of(run)), view.ends_at(run), 1)
+        self._ends.sort()
+        for group in self._groups.values():
+            group.ends.sort()
+        self._is_sorted = True
 
-    def _note(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float) -> None:
-        if ends_at == inf:
-            add_members(self._endless, load)
-            return
-        self._ends.append((ends_at, load))
-        for key, count in load:
-            self._of_group.setdefault(key.group, []).append((ends_at, key, count))
+    _is_sorted = False
+
+    def note(self, run: LiveRun, sign: int) -> None:
+        """A run has come, or with ``sign`` -1 gone."""
+        self._move(tuple(load_of(run)), self._view.ends_at(run), sign)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
-        """Something more runs there."""
+        """Something more runs there, in thought."""
         members = tuple(load)
-        self._note(members, ends_at)
-        self._ends.sort(key=_end)
+        self._in_thought.append((members, ends_at))
         for key, _ in members:
-            if key.group in self._of_group:
-                self._of_group[key.group].sort()
-            self._has_strays = self._has_strays or key.group not in self._empty.groups
-        touched = {key.group for key, _ in members}
-        self._laid = {key: entries for key, entries in self._laid.items() if key[0] not in touched}
+            self._group(key.group).extra += 1
+        self._move(members, ends_at, 1)
+
+    def forget_thoughts(self) -> None:
+        """Only what the view says is there."""
+        for members, ends_at in self._in_thought:
+            for key, _ in members:
+                self._group(key.group).extra -= 1
+            self._move(members, ends_at, -1)
+        self._in_thought.clear()
+
+    def _group(self, name: str) -> _Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group()
+        return group
+
+    def _move(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float, sign: int) -> None:
         self._earliest.clear()
-        self._added = True
+        for key, count in load:
+            group = self._group(key.group)
+            group.laid.clear()
+            if key.group not in self._empty.groups:
+                self._strays += sign * count
+            if ends_at == inf:
+                group.endless[key] = group.endless.get(key, 0) + sign * count
+                if not group.endless[key]:
+                    del group.endless[key]
+            else:
+                self._put(group.ends, (ends_at, key, count), sign)
+        if ends_at < inf:
+            self._put(self._ends, (ends_at, load), sign)
+
+    def _put(self, entries: list[Any], entry: tuple[Any, ...], sign: int) -> None:
+        if sign < 0:
+            del entries[bisect_left(entries, entry)]
+        elif self._is_sorted:
+            insort(entries, entry)
+        else:
+            entries.append(entry)
 
     def earliest(self, shape_id: int, size: Size, now: float) -> float:
         """When the gang fits; infinite if it does not even when every run with a limit has ended.
@@ -103,7 +145,7 @@ class Later:
         if at is None:
             shape = self._view.shapes[shape_id]
             alone = only_role(shape, size)
-            if self._has_strays:
+            if self._strays:
                 alone = None
             at = self._earliest_of_many(shape, size) if alone is None else self._earliest_of_one(alone)
             if shape_id > 0:  # others are on trial, and the next one is another
@@ -151,8 +193,8 @@ class Later:
         return self._room(at)
 
     def _room(self, at: float) -> Room:
-        if self._has_strays:
-            load = dict(self._endless)
+        if self._strays:
+            load = {name: dict(group.endless) for name, group in self._groups.items()}
             for _, entry in self._ends[bisect_right(self._ends, at, key=_end) :]:
                 add_members(load, entry)
             return laid_out(self._view, self._cluster_id, load)
@@ -160,19 +202,21 @@ class Later:
 
     def _group_at(self, name: str, at: float) -> Sequence[Nodes]:
         """The nodes of a group when every run that ends by ``at`` has ended; for a cluster without strays."""
-        ends = self._of_group.get(name, ())
-        passed = bisect_right(ends, at, key=_end)
-        laid = self._laid.get((name, passed))
+        group = self._groups.get(name)
+        if group is None:
+            return self._empty.groups[name]
+        passed = bisect_right(group.ends, at, key=_end)
+        laid = group.laid.get(passed)
         if laid is None:
-            if not passed and not self._added:
-                members = self._view.load.get(self._cluster_id, {}).get(name, {})
-            else:
-                members = dict(self._endless.get(name, {}))
-                for _, key, count in ends[passed:]:
+            if passed or group.extra:
+                members = dict(group.endless)
+                for _, key, count in group.ends[passed:]:
                     members[key] = members.get(key, 0) + count
-            if len(self._laid) > _MOST_LAID:
-                self._laid.clear()
-            laid = self._laid[name, passed] = laid_out_group(self._view, self._cluster_id, name, members)
+            else:
+                members = self._view.load.get(self._cluster_id, {}).get(name, {})
+            if len(group.laid) > _MOST_LAID:
+                group.laid.clear()
+            laid = group.laid[passed] = laid_out_group(self._view, self._cluster_id, name, members)
         return laid
 
 

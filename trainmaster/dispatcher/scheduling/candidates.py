@@ -23,7 +23,7 @@ from trainmaster.dispatcher.scheduling.fit import (
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
 from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
-from trainmaster.dispatcher.scheduling.view import Cluster, View
+from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, View
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
 
@@ -79,13 +79,20 @@ class Rooms:
             rooms = view.rooms = cls(view)
         return rooms
 
+    def note_run(self, run: LiveRun, sign: int) -> None:
+        """A run has come, or with ``sign`` -1 gone."""
+        self.touched.add(run.cluster_id)
+        later = self._later.get(run.cluster_id)
+        if later is not None:
+            later.note(run, sign)
+
     def begin(self, now: float) -> None:
         """A cycle begins: take in what has changed."""
         if self.reported:
             self._take_in_reports()
         changed = self.touched | self._taken
-        for cluster_id in changed & self._later.keys():
-            del self._later[cluster_id]
+        for cluster_id in self._taken & self._later.keys():
+            self._later[cluster_id].forget_thoughts()
         for cluster_id in changed & self._now_free.keys():
             fresh = Room.of(self.view, cluster_id)
             fresh.rank(self._now_free[cluster_id])

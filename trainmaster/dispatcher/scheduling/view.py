@@ -351,7 +351,7 @@ class View:
                 del load[key.group]
             laid.pop(key.group, None)
         if self.rooms is not None:
-            self.rooms.touched.add(run.cluster_id)
+            self.rooms.note_run(run, sign)
         on = self.runs_on.setdefault(run.cluster_id, {})
         if sign > 0:
             on[run.job_id] = run

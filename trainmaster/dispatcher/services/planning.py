@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from trainmaster.dispatcher.domain import job_machine, run_machine
@@ -34,6 +35,13 @@ from trainmaster.protocol.states import HoldCause, JobState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec
 
 log = logging.getLogger(__name__)
+
+
+_MOST_REASONS = 5000
+"""Reasons that are written with one plan at most; the others follow with the next ones."""
+_FEW_REASONS = 500
+_WORDS_SECONDS = 15.0
+"""For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
 
 
 class NotLeaderError(TrainmasterError):
@@ -248,21 +256,50 @@ def _cluster(row: Any) -> Cluster:
 
 @dataclass(slots=True)
 class ReasonBook:
-    """The reasons as last stored, so that only changed ones are written again."""
+    """The reasons as last stored, so that only changed ones are written again, and no more than a short transaction takes.
+
+    Another token is written at once. Other words for the same token, as free amounts change all the time, wait for a while where
+    there are many of them.
+    """
 
     stored: dict[ClassKey, Reason] = field(default_factory=dict)
+    _stored_at: dict[ClassKey, float] = field(default_factory=dict)
 
-    def changed(self, plan: Plan) -> dict[ClassKey, Reason]:
+    def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
+        """What to write now; ``now`` is on any clock that goes forward."""
         stored = self.stored
-        # Most are the very same objects, and comparing whole reasons is dear.
-        return {
-            key: reason
-            for key, reason in plan.reasons.items()
-            if (known := stored.get(key)) is not reason and known != reason
-        }
+        alike: dict[tuple[int, int], bool] = {}
+        out: dict[ClassKey, Reason] = {}
+        reworded: dict[ClassKey, Reason] = {}
+        for key, reason in plan.reasons.items():
+            known = stored.get(key)
+            if known is reason:
+                continue
+            if known is None or known.token is not reason.token:
+                out[key] = reason
+                if len(out) >= _MOST_REASONS:
+                    return out
+                continue
+            # Classes share their reasons, and comparing whole ones is dear.
+            pair = (id(known), id(reason))
+            same = alike.get(pair)
+            if same is None:
+                same = alike[pair] = known == reason
+            if not same:
+                reworded[key] = reason
+        if len(reworded) > _FEW_REASONS:
+            due = (key for key in reworded if now - self._stored_at[key] >= _WORDS_SECONDS)
+            reworded = {key: reworded[key] for key in islice(due, _MOST_REASONS - len(out))}
+        return out | reworded
 
-    def note(self, plan: Plan) -> None:
-        self.stored = self.stored | plan.reasons if plan.is_cut else dict(plan.reasons)
+    def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float) -> None:
+        """These were stored; of classes that a whole plan has no reason for, none is known any more."""
+        self.stored |= written
+        self._stored_at |= dict.fromkeys(written, now)
+        if not plan.is_cut:
+            for key in self.stored.keys() - plan.reasons.keys():
+                del self.stored[key]
+                del self._stored_at[key]
 
 
 @dataclass(frozen=True, slots=True)
