@@ -18,6 +18,8 @@ from collections.abc import Callable
 from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.services import agents, measuring, planning
 from trainmaster.dispatcher.services.planning import Follower, NotLeaderError, ReasonBook
 from trainmaster.dispatcher.services.stores import Stores
@@ -36,6 +38,14 @@ _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
 _MOST_PAUSE = 0.05
 _STALE_SECONDS = 600.0
+_MANY_JOBS = 20_000
+
+
+async def _decided(view: View, now: float) -> Plan:
+    """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
+    if len(view.jobs) + len(view.runs) < _MANY_JOBS:
+        return decide(view, now)
+    return await asyncio.to_thread(decide, view, now)
 
 
 class Scheduler:
@@ -62,10 +72,14 @@ class Scheduler:
         self._lead_changed = asyncio.Event()
         self._reads: Reads | None = None
         self._memory = Memory()
+        self._deciding = asyncio.Lock()
+        """Held while a decision is made, which may be in a thread of its own."""
+        self._loaded = asyncio.Event()
+        """Whether the view has all there is: before that there is nothing to lead with."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
-        async with serving(self.stores.settings, self.sight) as self._reads:
+        async with serving(self.stores.settings, self.sight, self._deciding) as self._reads:
             await self._run(stop)
 
     def sight(self) -> Sight | None:
@@ -131,6 +145,7 @@ class Scheduler:
 
     def _resign(self) -> None:
         self.token = None
+        self._loaded.clear()
         # What this process believed to have applied may never have been stored: read all of it anew.
         self._follower = Follower()
         self._book = ReasonBook()
@@ -162,11 +177,14 @@ class Scheduler:
             follower.begin_anew()
         unsettled = await follower.absorb(self.stores, self.clock())
         self._absorbed_at = now
+        if follower is self._follower:
+            self._loaded.set()
         return unsettled
 
     async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
-        plan = decide(follower.view, began + follower.ahead)
+        async with self._deciding:
+            plan = await _decided(follower.view, began + follower.ahead)
         follower.view.reservations = plan.reservations
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan, began)
@@ -207,6 +225,8 @@ class Scheduler:
     async def _keep_lead(self) -> None:
         seconds = self.stores.settings.leader_seconds
         while True:
+            if self.token is None:
+                await self._loaded.wait()
             try:
                 async with self.stores.database.transaction() as tx:
                     if self.token is not None and not await scheduling.keep_lead(tx, self.token, seconds):

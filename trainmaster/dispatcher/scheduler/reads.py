@@ -73,8 +73,12 @@ class _Ledgers:
         self._ledger = None
 
 
-def make_reads(look: Look, secret: str) -> Starlette:
-    """The endpoint: ``GET /place/{key}`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see."""
+def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) -> Starlette:
+    """The endpoint: ``GET /place/{key}`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see.
+
+    ``deciding`` is held while the view is in use elsewhere.
+    """
+    free = asyncio.Lock() if deciding is None else deciding
     ledgers = _Ledgers()
     one_at_a_time = asyncio.Lock()
 
@@ -85,10 +89,11 @@ def make_reads(look: Look, secret: str) -> Starlette:
     async def place(request: Request) -> Response:
         if not is_ours(request):
             return _stranger()
-        sight = look()
-        if sight is None:
-            return _not_leading()
-        found = place_of(sight.view, ledgers.of(sight), request.path_params["key"], sight.now)
+        async with free:
+            sight = look()
+            if sight is None:
+                return _not_leading()
+            found = place_of(sight.view, ledgers.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def try_all(request: Request) -> Response:
@@ -105,12 +110,14 @@ def make_reads(look: Look, secret: str) -> Starlette:
         ends = clock() + _TRY_SECONDS
         for question in questions.jobs:
             async with one_at_a_time:
-                began, sight = clock(), look()
-                if sight is None:
-                    return _not_leading()
-                is_late = began > ends
-                trials.append(None if is_late else answer_trial(sight.view, ledgers.of(sight), question, sight.now))
-                await asyncio.sleep(clock() - began)
+                async with free:
+                    began, sight = clock(), look()
+                    if sight is None:
+                        return _not_leading()
+                    is_late = began > ends
+                    trials.append(None if is_late else answer_trial(sight.view, ledgers.of(sight), question, sight.now))
+                    took = clock() - began
+                await asyncio.sleep(took)
         return _answer(Answers(trials=tuple(trials)))
 
     return Starlette(routes=[Route("/place/{key:int}", place), Route("/try", try_all, methods=["POST"])])
@@ -137,12 +144,12 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(settings: Settings, look: Look) -> AsyncIterator[Reads]:
+async def serving(settings: Settings, look: Look, deciding: asyncio.Lock | None = None) -> AsyncIterator[Reads]:
     """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
     host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
     with _listener(host, settings.scheduler_read_port) as listener:
         config = uvicorn.Config(
-            make_reads(look, secret),
+            make_reads(look, secret, deciding),
             log_config=None,
             access_log=False,
             lifespan="off",

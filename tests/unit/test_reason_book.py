@@ -1,0 +1,62 @@
+"""Which reasons are written again: another token at once, other words after a while where they are many, and never too many."""
+
+import pytest
+
+from trainmaster.dispatcher.scheduling.explain import reason
+from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.view import ClassKey
+from trainmaster.dispatcher.services import planning
+from trainmaster.dispatcher.services.planning import ReasonBook
+from trainmaster.protocol.reasons import Reason, Token
+
+
+def keys(many: int) -> list[ClassKey]:
+    return [ClassKey(1, 1, shape, ()) for shape in range(1, many + 1)]
+
+
+def told(many: int, text: str, token: Token = Token.INSUFFICIENT_CAPACITY) -> Plan:
+    one = reason(token, text)
+    return Plan(reasons=dict.fromkeys(keys(many), one))
+
+
+def written(book: ReasonBook, plan: Plan, now: float) -> dict[ClassKey, Reason]:
+    changed = book.changed(plan, now)
+    book.note(plan, changed, now)
+    return changed
+
+
+def test_what_is_stored_is_not_written_again_and_a_few_new_words_are_at_once() -> None:
+    book = ReasonBook()
+    assert len(written(book, told(3, "a"), 0)) == 3
+    assert written(book, told(3, "a"), 1) == {}
+    assert len(written(book, told(3, "b"), 1)) == 3
+
+
+def test_many_new_words_wait_and_another_token_does_not() -> None:
+    book = ReasonBook()
+    written(book, told(600, "a"), 0)
+    assert written(book, told(600, "b"), 1) == {}
+    assert len(written(book, told(600, "c", Token.QUEUE_LIMIT), 2)) == 600
+    assert written(book, told(600, "d", Token.QUEUE_LIMIT), 10) == {}
+    assert len(written(book, told(600, "d", Token.QUEUE_LIMIT), 17)) == 600
+
+
+@pytest.mark.parametrize("token", [Token.INSUFFICIENT_CAPACITY, Token.QUEUE_LIMIT])
+def test_a_plan_writes_no_more_than_a_short_transaction_takes_and_the_rest_follows(
+    token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_MOST_REASONS", 1000)
+    book = ReasonBook()
+    sizes = [len(written(book, told(2500, "a"), now)) for now in range(4)]
+    assert sizes == [1000, 1000, 500, 0]
+    sizes = [len(written(book, told(2500, "b", token), 100 + now)) for now in range(4)]
+    assert sizes == [1000, 1000, 500, 0]
+
+
+def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:
+    book = ReasonBook()
+    written(book, told(3, "a"), 0)
+    written(book, Plan(is_cut=True), 1)
+    assert len(book.stored) == 3
+    written(book, told(1, "a"), 2)
+    assert list(book.stored) == keys(1)
