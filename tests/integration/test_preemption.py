@@ -31,6 +31,12 @@ async def running(service: Service, agent: FakeAgent, **fields: Any) -> tuple[st
     return job, run
 
 
+async def told(service: Service, job: str) -> dict[str, Any]:
+    answer = await service.http.get(f"/v1/jobs/{job}/why")
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
 async def next_stop(agent: FakeAgent) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
@@ -53,15 +59,39 @@ async def test_a_lower_class_gives_way_and_is_queued_again_with_its_age(service:
     assert (stop["run"], stop["cause"]) == (run, "preempt")
     started = await agent.next_start()
     assert started["job"] == high, "the taker is sent at once; its cluster starts it when the room is free"
+    why = f"preempted for {high}, whose class high is higher"
+    assert (await told(service, low))["sentence"] == f"It runs on private; it is being stopped: {why}."
     await agent.report(run, RunState.PREEMPTED, 2, generation=stop["generation"])
     again = await service.until(low, "queued")
     assert again["submittedAt"] == submitted
+    waits = await told(service, low)
+    assert waits["sentence"].endswith(f" Its last run: {why}.")
+    assert waits["details"]["lastRun"] == why
     events = (await service.http.get(f"/v1/jobs/{low}/events")).json()["events"]
-    told = next(event for event in events if event["kind"] == "preempt")
-    assert (told["actor"], told["message"]) == ("scheduler", f"preempted for {high}, whose class high is higher")
+    event = next(event for event in events if event["kind"] == "preempt")
+    assert (event["actor"], event["message"]) == ("scheduler", why)
     await agent.report(started["run"], RunState.RUNNING, 1)
     await agent.report(started["run"], RunState.SUCCEEDED, 2)
     assert (await agent.next_start())["run"] == f"{low}-r2"
+    assert "waitedFor" not in (await told(service, high))["details"], "it was sent in the first cycle that saw it"
+
+
+async def test_what_a_job_waited_for_is_told_when_it_has_ended(service: Service, agent: FakeAgent) -> None:
+    first, run = await running(service, agent, cpu="4")
+    second = await service.submit(cpu="2")
+
+    async def is_explained() -> bool:
+        return bool((await told(service, second))["token"] == "InsufficientCapacity")
+
+    await eventually(is_explained)
+    said = (await told(service, second))["sentence"]
+    await agent.report(run, RunState.SUCCEEDED, 2)
+    later = (await agent.next_start())["run"]
+    await agent.report(later, RunState.RUNNING, 1)
+    await agent.report(later, RunState.SUCCEEDED, 2)
+    await service.until(second, "succeeded")
+    assert (await told(service, second))["details"]["waitedFor"] == {"token": "InsufficientCapacity", "sentence": said}
+    assert (await told(service, first)).get("details", {}) == {}
 
 
 async def test_a_queue_takes_back_what_is_guaranteed_to_it(service: Service, agent: FakeAgent) -> None:
@@ -96,3 +126,14 @@ async def test_a_start_whose_victim_has_ended_meanwhile_is_decided_anew(
     )
     assert [row.attempt for row in attempts] == [1], "the exchange that fell through left no run"
     assert (await service.job(low))["state"] == "running"
+
+
+async def test_guarantees_beyond_what_there_is_are_a_warning(service: Service, agent: FakeAgent) -> None:
+    for path, cpu in (("a", 3), ("b", 6)):
+        spec = {"path": path, "resources": {"cpu": {"guaranteed": cpu}}}
+        assert (await service.http.put(f"/v1/queues/{path}", json=spec)).is_success
+    shown = {queue["path"]: queue for queue in (await service.http.get("/v1/queues")).json()["queues"]}
+    together = "9 cpu are guaranteed to it and other queues together, the clusters have 4"
+    assert shown["a"]["warnings"] == [together]
+    assert shown["b"]["warnings"] == ["6 cpu are guaranteed to it, the clusters have 4", together]
+    assert "warnings" not in shown["default"]

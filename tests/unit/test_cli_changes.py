@@ -83,6 +83,7 @@ def has_tenants(api: Api) -> None:
         "resources": {"cpu": {"limit": "9"}},
         "isLeaf": True,
         "jobs": {},
+        "warnings": ["9 cpu are guaranteed to it, the clusters have 8"],
     }
     batch = {"kind": "PriorityClass", "name": "batch", "value": 100, "preemptible": True, "default": False}
     api.on("GET /v1/queues", {"queues": [present]})
@@ -101,7 +102,8 @@ def test_apply_shows_the_change_and_makes_it_parents_first(api: Api, tmp_path: P
         "    resources.cpu.limit: 9 -> 8\n    resources.memory.limit: none -> 4Gi\n+ Job bert  submit\n"
     )
     assert "make 2 changes and submit 1 job? [y/N]" in done.stderr
-    assert api.asked()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "POST /v1/jobs"]
+    assert api.asked()[2:] == ["PUT /v1/queues/a", "PUT /v1/queues/a/b", "GET /v1/queues", "POST /v1/jobs"]
+    assert "warning: queue a/b: 9 cpu are guaranteed to it, the clusters have 8" in done.stderr
     assert api.sent("PUT /v1/queues/a/b") == {
         "path": "a/b",
         "weight": 3.0,

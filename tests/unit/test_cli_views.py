@@ -65,6 +65,16 @@ def test_queues_are_a_tree_whose_counts_add_up(api: Api) -> None:
     assert rows[2] == ["a/b", "3", "cpu", "<=", "8", "0", "4", "0", "0"]
 
 
+def test_the_wide_list_of_queues_has_whole_quotas_and_warnings_are_told_apart(api: Api) -> None:
+    quota = {"guaranteed": "8", "limit": "12", "borrowingLimit": "3", "lendingLimit": "2", "weight": 2.5}
+    queue = {"path": "a", "resources": {"cpu": quota}, "jobs": {}, "warnings": ["8 cpu are guaranteed to it"]}
+    api.on("GET /v1/queues", {"queues": [queue]})
+    done = run("queues", "-o", "wide")
+    assert "cpu 8..12 (borrows 3, lends 2, weight 2.5)" in done.stdout
+    assert "warning: queue a: 8 cpu are guaranteed to it; a guarantee beyond that is worth less" in done.stderr
+    assert "borrows" not in run("queues").stdout
+
+
 def test_clusters_are_listed_and_cordoned(api: Api) -> None:
     api.on("GET /v1/clusters", {"clusters": [{"name": "edge", "state": "never connected", "lastContact": None}]})
     api.on("POST /v1/clusters/edge/cordon", {"name": "edge", "cordoned": True})

@@ -46,12 +46,20 @@ def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     columns += ["KINDS", "CLASS", "MAX QUEUED", "MAX RUNNING"] if wide else []
     ordered = sorted(found, key=lambda queue: queue.path.split("/"))
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
+    for queue in ordered:
+        warn_of(queue.path, queue.warnings)
+
+
+def warn_of(path: str, warnings: Sequence[str]) -> None:
+    """Say on stderr in what a queue's guarantees go beyond what there is."""
+    for warning in warnings:
+        note(f"warning: queue {path}: {warning}; a guarantee beyond that is worth less")
 
 
 def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequence[str], *, wide: bool) -> list[object]:
     below = [other for other in every if other.path == queue.path or other.path.startswith(f"{queue.path}/")]
     name = "  " * queue.path.count("/") + queue.path + ("" if queue.state == "open" else f" ({queue.state})")
-    row: list[object] = [name, f"{queue.weight:g}", _quotas(queue)]
+    row: list[object] = [name, f"{queue.weight:g}", _quotas(queue, wide=wide)]
     row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
     if wide:
         row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
@@ -59,15 +67,23 @@ def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequenc
     return row
 
 
-def _quotas(queue: "QueueView") -> str:
-    return ", ".join(f"{line} {_quota(quota)}" for line, quota in queue.resources.items()) or "-"
+def _quotas(queue: "QueueView", *, wide: bool) -> str:
+    return ", ".join(f"{line} {_quota(quota, wide=wide)}" for line, quota in queue.resources.items()) or "-"
 
 
-def _quota(quota: "QuotaSpec") -> str:
-    """Guarantee and limit in few characters; what is borrowed or lent at most is in the wide and data forms."""
+def _quota(quota: "QuotaSpec", *, wide: bool) -> str:
+    """Guarantee and limit in few characters; in the wide form also what is borrowed or lent at most."""
     if quota.guaranteed is None:
-        return f"<= {quota.limit}" if quota.limit is not None else "-"
-    return f"{quota.guaranteed}.." + (quota.limit or "")
+        text = f"<= {quota.limit}" if quota.limit is not None else "-"
+    else:
+        text = f"{quota.guaranteed}.." + (quota.limit or "")
+    said = (("borrows", quota.borrowing_limit), ("lends", quota.lending_limit), ("weight", quota.weight))
+    more = [
+        f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
+        for word, value in said
+        if value is not None
+    ]
+    return f"{text} ({', '.join(more)})" if wide and more else text
 
 
 def _amounts(amounts: dict[str, str]) -> str:

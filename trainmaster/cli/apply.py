@@ -72,6 +72,11 @@ def apply(
         for change in real:
             client.put(change.kind, change.name, change.body)
             print(f"{change.kind} {change.name}  {'created' if change.is_new else 'changed'}")
+        if any(change.kind in ("Queue", "Cluster") for change in real):
+            from trainmaster.cli.admin import warn_of
+
+            for queue in client.queues():
+                warn_of(queue.path, queue.warnings)
         if jobs:
             submit.show_ids(submit.send(client, jobs, {}))
 

@@ -221,6 +221,11 @@ def _print_why(reason: "Why", *, wide: bool) -> None:
         print(clean(reason.advice))
     if "until" in reason.details:
         print(f"Until {clean(str(reason.details['until']))}.")
+    if "waitedFor" in reason.details:
+        waited = reason.details["waitedFor"]
+        print(
+            f"Before that it waited: {clean(str(waited.get('sentence', '')))} ({clean(str(waited.get('token', '')))})"
+        )
     if place := places.place_of(reason):
         print(f"\n{clean(place)}")
     if reason.verdicts:

@@ -115,6 +115,8 @@ class QueueView(Lenient):
     description: str = ""
     is_leaf: bool = True
     jobs: dict[str, int] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    """In what its guarantees go beyond what the clusters have."""
 
 
 class ClusterView(Lenient):

@@ -191,11 +191,12 @@ class Scheduler:
         if plan.starts or plan.holds or plan.stops or changed:
             self.cycle += 1
             decided = self.clock()
-            applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle)
+            waited = book.waited(follower.view, plan)
+            applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
             metrics.apply_seconds.observe(self.clock() - decided)
             measuring.note_applied(follower.view, plan, applied.jobs)
             follower.note_applied(plan, applied)
-            book.note(plan, changed, began)
+            book.note(plan, changed, began, began + follower.ahead)
             log.info(
                 "cycle %d: %s",
                 self.cycle,

@@ -97,6 +97,26 @@ class Tree:
         return found
 
 
+def overpromised(view: View, capacity: Mapping[Line, int]) -> dict[int, list[str]]:
+    """By queue: in what its guarantee, or those of all top queues together, go beyond what there is. Allowed, but worth less then."""
+    tree = Tree.of(view)
+    out: dict[int, list[str]] = {}
+    for line in sorted(tree.guaranteed):
+        there = capacity.get(line, 0)
+        has = f"the clusters have {line.format(there)}"
+        for queue in view.queues.values():
+            own = tree.guarantees.get((queue.id, line), 0)
+            if own > there:
+                out.setdefault(queue.id, []).append(f"{line.format(own)} {line} are guaranteed to it, {has}")
+        tops = [queue for queue in tree.roots if tree.guarantees.get((queue.id, line), 0)]
+        together = sum(tree.guarantees[queue.id, line] for queue in tops)
+        if together > there and len(tops) > 1:
+            for queue in tops:
+                told = f"{line.format(together)} {line} are guaranteed to it and other queues together, {has}"
+                out.setdefault(queue.id, []).append(told)
+    return out
+
+
 class Ledger:
     """The accounts of all queues. ``capacity``: what the clusters have on each line."""
 

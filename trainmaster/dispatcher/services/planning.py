@@ -1,14 +1,16 @@
 """Load and apply: from the store to the scheduler's view, and from a plan to the store."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from trainmaster.dispatcher.domain import job_machine, run_machine
 from trainmaster.dispatcher.domain.shapes import shape_from
-from trainmaster.dispatcher.scheduling.lines import Line, Quota
+from trainmaster.dispatcher.scheduling import quota
+from trainmaster.dispatcher.scheduling.candidates import Rooms
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
 from trainmaster.dispatcher.scheduling.view import (
     ClassKey,
@@ -209,6 +211,23 @@ class Follower:
                 self.view.drop_job(hold.job.id)
 
 
+async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:
+    """By queue: in what guarantees go beyond what the clusters have. ``rows`` are all queues."""
+    view = View()
+    for row in rows:
+        view.put_queue(_queue(row))
+    if not any(one.guaranteed for queue in view.queues.values() for one in queue.quotas.values()):
+        return {}
+    for cluster in await scheduling.clusters(tx):
+        view.put_cluster(_cluster(cluster))
+    rooms = Rooms(view)
+    total: Amounts = {}
+    for one in view.clusters.values():
+        for line, amount in rooms.capacity(one).items():
+            total[line] = total.get(line, 0) + amount
+    return quota.overpromised(view, total)
+
+
 def _queue(row: tenants.QueueRow) -> Queue:
     spec = row.spec
     return Queue(
@@ -264,6 +283,7 @@ class ReasonBook:
 
     stored: dict[ClassKey, Reason] = field(default_factory=dict)
     _stored_at: dict[ClassKey, float] = field(default_factory=dict)
+    _decided_at: float = 0.0
 
     def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
         """What to write now; ``now`` is on any clock that goes forward."""
@@ -292,8 +312,18 @@ class ReasonBook:
             reworded = {key: reworded[key] for key in islice(due, _MOST_REASONS - len(out))}
         return out | reworded
 
-    def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float) -> None:
-        """These were stored; of classes that a whole plan has no reason for, none is known any more."""
+    def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
+        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""
+        before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
+        found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
+        return {job_id: reason for job_id, reason in found if reason is not None}
+
+    def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float, decided_at: float = 0.0) -> None:
+        """These were stored; of classes that a whole plan has no reason for, none is known any more.
+
+        ``decided_at``: when the plan was made, in seconds since the epoch.
+        """
+        self._decided_at = decided_at
         self.stored |= written
         self._stored_at |= dict.fromkeys(written, now)
         if not plan.is_cut:
@@ -311,8 +341,15 @@ class Applied:
     at: float
 
 
-async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[ClassKey, Reason], cycle: int) -> Applied:
-    """Store a plan in one transaction; what of it was applied.
+async def apply_plan(
+    stores: Stores,
+    token: int,
+    plan: Plan,
+    reasons: dict[ClassKey, Reason],
+    cycle: int,
+    waited: Mapping[int, Reason] | None = None,
+) -> Applied:
+    """Store a plan in one transaction; what of it was applied. ``waited``: what jobs that start now waited for until now.
 
     Raises NotLeaderError, with nothing applied, when the token no longer leads. A decision whose job has changed since is dropped.
     """
@@ -365,7 +402,7 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
                     attempt=after.attempt,
                     cluster_id=start.cluster_id,
                     message=start.why,
-                    details={"cycle": cycle},
+                    details={"cycle": cycle} | _waited_for((waited or {}).get(key)),
                 )
             )
         transitions += [_preempted(records[one.job_id], live[one.job_id], one) for one in ending]
@@ -421,6 +458,13 @@ async def apply_plan(stores: Stores, token: int, plan: Plan, reasons: dict[Class
     if fresh or ending:
         stores.jobs_changed([*fresh, *(one.job_id for one in ending)], clusters)
     return Applied(set(fresh), {one.job_id for one in ending}, at)
+
+
+def _waited_for(reason: Reason | None) -> dict[str, Any]:
+    """What of a reason is kept with the dispatch that ended it."""
+    if reason is None:
+        return {}
+    return {"waitedFor": {"token": reason.token.value, "sentence": reason.sentence}}
 
 
 def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:

@@ -4,6 +4,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainmaster.dispatcher.services import planning
 from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import keys, outbox, runs, scheduling, tenants
@@ -160,7 +161,29 @@ async def _reason(tx: Transaction, row: Row[Any]) -> Reason:
     if row.state == JobState.HELD:
         return _held_reason(row)
     if row.state != JobState.QUEUED:
-        return _running_reason(row, await runs.of_job(tx, row.id))
+        return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
+    return _after_a_run(row, await _waiting_reason(tx, row))
+
+
+def _with_wait(reason: Reason, waited: dict[str, Any] | None) -> Reason:
+    """What a job waited for before it was last sent to a cluster is told for as long as its events are kept."""
+    if waited is None:
+        return reason
+    return reason.model_copy(update={"details": reason.details | {"waitedFor": waited}})
+
+
+def _after_a_run(row: Row[Any], reason: Reason) -> Reason:
+    """A job that has run before is told how that ended as well."""
+    if not row.attempt or not row.message:
+        return reason
+    update = {
+        "sentence": f"{reason.sentence} Its last run: {row.message}.",
+        "details": reason.details | {"lastRun": row.message},
+    }
+    return reason.model_copy(update=update)
+
+
+async def _waiting_reason(tx: Transaction, row: Row[Any]) -> Reason:
     found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
     if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
         return _reason_of(Token.NOT_LOOKED_AT, "No scheduling cycle has looked at it yet.")
@@ -220,6 +243,8 @@ def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
     last = attempts[-1] if attempts else None
     where = f" on {last.cluster}" if last is not None else ""
     chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
+    if row.message and row.wish is None:
+        chosen = f"; it is being stopped: {row.message}"
     if row.state == JobState.RUNNING:
         return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.")
     heard = (
@@ -232,20 +257,20 @@ def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
 
 async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
     """Queues that the caller may see, with their jobs by state."""
-    rows = [
-        row for row in await tenants.queues(tx) if caller.may_use(row.spec.path) or _leads_to(row.spec.path, caller)
-    ]
+    every = await tenants.queues(tx)
+    rows = [row for row in every if caller.may_use(row.spec.path) or _leads_to(row.spec.path, caller)]
     counts = await store.state_counts(tx, [row.id for row in rows])
-    return [queue_view(row, counts.get(row.id, {})) for row in rows]
+    warnings = await planning.overpromised(tx, every)
+    return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
 
 
 def _leads_to(path: str, caller: Caller) -> bool:
     return any(own.startswith(path + "/") for own in caller.queues)
 
 
-def queue_view(row: tenants.QueueRow, counts: dict[str, int]) -> dict[str, Any]:
+def queue_view(row: tenants.QueueRow, counts: dict[str, int], warnings: Sequence[str] = ()) -> dict[str, Any]:
     spec = row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {**spec, "isLeaf": row.is_leaf, "jobs": counts}
+    return {**spec, "isLeaf": row.is_leaf, "jobs": counts} | ({"warnings": list(warnings)} if warnings else {})
 
 
 async def list_classes(tx: Transaction) -> list[dict[str, Any]]:

@@ -395,6 +395,19 @@ async def count_matching(tx: Transaction, wanted: Filter) -> int:
     return int((await tx.one(f"SELECT count(*) AS many FROM jobs j WHERE {where}", **parameters)).many)
 
 
+async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
+    """What a job waited for before it was last dispatched: the token and the sentence of its reason then."""
+    rows = await tx.all(
+        """
+        SELECT details->'waitedFor' AS waited FROM events
+        WHERE job_id = :job AND kind = 'dispatched' ORDER BY seq DESC LIMIT 1
+        """,
+        job=job_id,
+    )
+    waited: dict[str, Any] | None = rows[0].waited if rows else None
+    return waited
+
+
 async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[Row[Any]]:
     """Events of a job beyond version ``seq``, in order.
 
