@@ -4,7 +4,7 @@ import pytest
 
 from trainmaster.dispatcher.scheduling.explain import reason
 from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.view import ClassKey
+from trainmaster.dispatcher.scheduling.view import ClassKey, View, WaitingJob
 from trainmaster.dispatcher.services import planning
 from trainmaster.dispatcher.services.planning import ReasonBook
 from trainmaster.protocol.reasons import Reason, Token
@@ -60,3 +60,11 @@ def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:
     assert len(book.stored) == 3
     written(book, told(1, "a"), 2)
     assert list(book.stored) == keys(1)
+
+
+def test_waiting_jobs_are_counted_by_what_they_wait_for() -> None:
+    book, view = ReasonBook(), View()
+    for number, shape in enumerate((1, 1, 2), start=1):
+        view.put_waiting(WaitingJob(number, 1, "j", 1, 1, shape, 0, 0.0, 0))
+    written(book, told(1, "a"), 0)
+    assert book.waits(view) == {"InsufficientCapacity": 2, "NotLookedAtYet": 1}

@@ -107,6 +107,9 @@ feed_rows_unsettled = BOOK.picture(
 # -- the store's content, measured by the leader alone
 
 jobs = BOOK.picture("jobs", "Jobs that have not ended.", _SCHEDULER, labels=("queue", "state"))
+waiting_jobs = BOOK.picture(
+    "waiting_jobs", "Queued jobs by what they wait for: the token of their reason.", _SCHEDULER, labels=("token",)
+)
 oldest_queued_seconds = BOOK.picture(
     "oldest_queued_seconds",
     "Time since the submission of the oldest queued job that was never dispatched.",

@@ -114,7 +114,12 @@ class Scheduler:
     async def _measure(self) -> None:
         measuring.watch(self.stores)
         metrics.leader.set_function(lambda: float(self.token is not None))
-        await measuring.measure_for_ever(self.stores, lambda: self._follower.cursor, lambda: self.token is not None)
+        await measuring.measure_for_ever(
+            self.stores,
+            lambda: self._follower.cursor,
+            lambda: self.token is not None,
+            lambda: self._book.waits(self._follower.view),
+        )
 
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
         waits = [asyncio.create_task(wait_set(woken, seconds)), asyncio.create_task(stop.wait())]

@@ -34,6 +34,7 @@ _SHARE = 50
 """The measurement's time is at most one part in so many."""
 LEADERS = (
     m.jobs,
+    m.waiting_jobs,
     m.oldest_queued_seconds,
     m.wait_target_seconds,
     m.cluster_contact_age_seconds,
@@ -132,8 +133,13 @@ def note_applied(view: View, plan: Plan, applied: set[int]) -> None:
             histogram.observe(max(0.0, wait))
 
 
-async def measure_for_ever(stores: Stores, cursor: Callable[[], Cursor | None], leads: Callable[[], bool]) -> None:
-    """Measure the store until cancelled, and at once when the lead is won or lost.
+async def measure_for_ever(
+    stores: Stores,
+    cursor: Callable[[], Cursor | None],
+    leads: Callable[[], bool],
+    waits: Callable[[], Mapping[str, int]] = dict,
+) -> None:
+    """Measure the store until cancelled, and at once when the lead is won or lost. ``waits``: waiting jobs by token.
 
     A failed measurement leaves the page without its gauges, never with old ones.
     """
@@ -145,6 +151,8 @@ async def measure_for_ever(stores: Stores, cursor: Callable[[], Cursor | None], 
             every = EVERY_SECONDS
             try:
                 await measure(stores, cursor(), led)
+                if led:
+                    m.waiting_jobs.show({(token,): float(many) for token, many in waits().items()})
                 m.postgres_away.set(0)
             except ProblemError as error:
                 _clear((*LEADERS, *_EVERYBODYS))

@@ -1,6 +1,7 @@
 """Load and apply: from the store to the scheduler's view, and from a plan to the store."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -32,7 +33,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.quota import QuotaSpec, parse_line
-from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import HoldCause, JobState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec
 
@@ -317,6 +318,15 @@ class ReasonBook:
         before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
         found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
         return {job_id: reason for job_id, reason in found if reason is not None}
+
+    def waits(self, view: View) -> Counter[str]:
+        """How many jobs wait, by the token of their reason."""
+        out: Counter[str] = Counter()
+        for classes in view.waiting.values():
+            for key, jobs in classes.items():
+                reason = self.stored.get(key)
+                out[(Token.NOT_LOOKED_AT if reason is None else reason.token).value] += len(jobs)
+        return out
 
     def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float, decided_at: float = 0.0) -> None:
         """These were stored; of classes that a whole plan has no reason for, none is known any more.
