@@ -33,9 +33,10 @@ SILENT_SECONDS = 900.0
 
 _NO_KINDS: frozenset[ClusterKind] = frozenset()
 _NO_WISHES = Wishes.of((), (), (), (), ())
-_MOST_STANDINGS = 4096
-_MOST_ASKED = 20_000
-"""Answers about shapes that are kept at most; whoever asks again pays for it again."""
+_MOST_STANDINGS = 2048
+_MOST_ASKED = 5000
+_MOST_OPTIONS = 4096
+"""Answers that are kept at most, those on options by cluster; whoever asks again pays for it again."""
 
 
 class Rooms:
@@ -103,8 +104,9 @@ class Rooms:
         self._take_in_passing(now)
         if len(self._sizes) > 2 * len(self.view.shapes) + _MOST_STANDINGS:
             self._sizes.clear()
-        if len(self._never) > _MOST_ASKED:
-            self._never.clear()
+        for known in (self._never, self._allowed):
+            if len(known) > _MOST_ASKED:
+                known.clear()
 
     def _take_in_reports(self) -> None:
         self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
@@ -249,6 +251,8 @@ class Rooms:
         key = (shape_id, len(sizes), product)
         outcome = known.get(key)
         if outcome is None:
+            if len(known) >= _MOST_OPTIONS:
+                known.clear()
             outcome = known[key] = self._option(shape_id, sizes, cluster, product)
         return outcome
 

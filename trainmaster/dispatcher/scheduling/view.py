@@ -207,17 +207,22 @@ class View:
     # -- tenants and clusters
 
     def put_queue(self, queue: Queue) -> None:
-        if self.queues.get(queue.id) != queue:
-            self.queues[queue.id] = queue
-            self._forget_tree()
+        before = self.queues.get(queue.id)
+        if before == queue:
+            return
+        self.queues[queue.id] = queue
+        self._forget_tree()
+        if _bearing(before) != _bearing(queue):
+            self.rooms = None
 
     def drop_queue(self, queue_id: int) -> None:
-        self.queues.pop(queue_id, None)
+        if _bearing(self.queues.pop(queue_id, None)) != _bearing(None):
+            self.rooms = None
         self._forget_tree()
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
-        self._lines = self.rooms = self.tree = None
+        self._lines = self.tree = None
 
     @property
     def lines(self) -> Lines:
@@ -429,6 +434,13 @@ class View:
             above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
             found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
         return found
+
+
+def _bearing(queue: Queue | None) -> tuple[frozenset[Line], float | None]:
+    """What of a queue bears on rooms: narrowed lines, by which starts are charged, and the time that its jobs are counted on."""
+    if queue is None:
+        return frozenset(), None
+    return frozenset(line for line in queue.quotas if line.product or line.kind), queue.time_limit
 
 
 def _node_count(cluster: Cluster) -> int:
