@@ -25,12 +25,10 @@ from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.view import (
     Cluster,
-    LiveRun,
     PriorityClass,
     Queue,
     View,
     WaitingJob,
-    freeze_placement,
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import ClusterKind, Order
@@ -77,12 +75,8 @@ class Engine:
             if not plan.starts:
                 break
             for start in plan.starts:
-                job = start.job
-                sizes, placement = tuple(sorted(start.sizes.items())), freeze_placement(start.placement)
-                self.view.put_run(
-                    LiveRun(job.id, _ONE, job.shape_id, start.cluster_id, sizes, placement, _ONE, began_at=now)
-                )
-                started.append(job.id)
+                self.view.put_run(start.run(now))
+                started.append(start.job.id)
         return started
 
     def _shape(self, processors: int, limit: float) -> int:

@@ -22,12 +22,16 @@ from trainmaster.cli.up import Child
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.migrate import migrate
-from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.states import ClusterKind, JobState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 
 LEASE = 1.0
 LIMIT = 4.0
 """L and D of design section 11."""
+FAR_LIMIT = 120.0
+"""A D that no fault outlasts, on however slow a machine."""
+LASTING = 8.0
+"""Seconds for which a lasting job runs that is to be there when a fault has outlasted D."""
 CLUSTERS = ("private", "public", "edge")
 MEMBER = Path(__file__).with_name("member.py")
 _ADMIN = {"Authorization": "Bearer tmk_admin"}
@@ -35,7 +39,8 @@ _ADMIN = {"Authorization": "Bearer tmk_admin"}
 
 @dataclass(slots=True)
 class Expected:
-    """How a job must end. ``may_rerun``: it asked to be started elsewhere when its cluster is out of contact for D."""
+    """How a job must end. ``may_rerun``: it asked to be started elsewhere when its cluster is out of contact for a D that a fault
+    may outlast."""
 
     state: str
     attempts: int
@@ -54,6 +59,7 @@ class Stage:
         self.redis_port = free_port()
         self.postgres = EmbeddedPostgres(folder / "pg")
         self.expected: dict[str, Expected] = {}
+        self.http = httpx.Client(timeout=10)
 
     # -- building up and tearing down
 
@@ -119,6 +125,7 @@ class Stage:
                 child.process.send_signal(signal.SIGCONT)
                 child.process.kill()
                 child.process.wait()
+        self.http.close()
         for link in self.links.values():
             link.close()
         for process in self.member_processes():
@@ -156,7 +163,9 @@ class Stage:
 
     # -- jobs
 
-    def submit(self, name: str, seconds: float, *, failures: int = 0, replicas: int = 1, requeue: bool = False) -> str:
+    def submit(
+        self, name: str, seconds: float, *, failures: int = 0, replicas: int = 1, requeue_after: float | None = None
+    ) -> str:
         """Submit a job, again and again with the same idempotency key until it is acknowledged; its id."""
         command = [sys.executable, "-I", "-S", str(MEMBER), str(self.members), str(seconds), str(failures)]
         spec: dict[str, Any] = {
@@ -169,14 +178,14 @@ class Stage:
                 {"name": "main", "replicas": replicas, "template": {"command": command, "resources": {"cpu": "500m"}}}
             ],
         }
-        if requeue:
-            spec["onDisconnect"] = {"requeueAfter": f"{LIMIT:.0f}s"}
+        if requeue_after is not None:
+            spec["onDisconnect"] = {"requeueAfter": f"{requeue_after:.0f}s"}
         answer = self.request(
             "POST", "/v1/jobs", json=spec, headers={"Idempotency-Key": f"{name}-{os.urandom(8).hex()}"}
         )
         assert answer.status_code == 201, answer.text
         job_id = str(answer.json()["id"])
-        self.expected[job_id] = Expected("succeeded", failures + 1, requeue)
+        self.expected[job_id] = Expected("succeeded", failures + 1, requeue_after == LIMIT)
         return job_id
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -188,7 +197,7 @@ class Stage:
             port = self.api_ports[number % 2]
             number += 1
             try:
-                answer = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, timeout=10, **options)
+                answer = self.http.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, **options)
                 if answer.status_code != 503:
                     return answer
                 assert "retry-after" in answer.headers
@@ -213,9 +222,26 @@ class Stage:
 
     # -- what must hold afterwards
 
-    def await_all_ended(self, seconds: float = 60) -> None:
+    def await_a_lasting_run(self, cluster: str | None = None) -> None:
+        """Wait until a lasting job runs that asked to be started elsewhere, on this cluster if one is named."""
+
+        def running() -> bool:
+            jobs = self.request("GET", "/v1/jobs?state=running&limit=1000").json()["jobs"]
+            return any(
+                job["name"].startswith("lasting-")
+                and self.expected[job["id"]].may_rerun
+                and cluster in (None, job["cluster"])
+                for job in jobs
+                if job["id"] in self.expected
+            )
+
+        eventually_sync(running, 60)
+
+    def await_all_ended(self, seconds: float = 120) -> None:
+        states = "&".join(f"state={state}" for state in JobState if not state.is_terminal)
+
         def ended() -> bool:
-            return all(job["state"] in ("succeeded", "failed", "cancelled") for job in self.jobs().values())
+            return not self.request("GET", f"/v1/jobs?limit=1&{states}").json()["jobs"]
 
         try:
             eventually_sync(ended, seconds)
@@ -271,8 +297,8 @@ class Flow:
     stage: Stage
     jobs: int
     seconds: float
-    long_may_rerun: bool = False
-    """Whether some jobs that outlive D ask to be started elsewhere; without it, only short ones do."""
+    outlasts_limit: bool = False
+    """Whether the fault outlasts D: half of the jobs ask to be started elsewhere then. Without it, D is far off."""
     _thread: threading.Thread = field(init=False)
     _error: list[BaseException] = field(default_factory=list)
 
@@ -297,12 +323,13 @@ class Flow:
             self._error.append(error)
 
     def _submit(self, number: int) -> None:
-        """Mostly short ones; every tenth fails once first, every eighth is a gang, every twentieth lasts, half may rerun."""
-        lasting = number % 20 == 7 or (self.long_may_rerun and number % 20 == 12)
+        """Mostly short ones; every tenth fails once first, every eighth is a gang, every twentieth lasts, half have a D."""
+        lasting = number % 20 == 7 or (self.outlasts_limit and number % 20 == 12)
+        long = LASTING if self.outlasts_limit else LIMIT + 2
         self.stage.submit(
-            f"j{number}",
-            seconds=6.0 if lasting else 0.1 + number % 5 * 0.1,
+            f"lasting-{number}" if lasting else f"j{number}",
+            seconds=long if lasting else 0.1 + number % 5 * 0.1,
             failures=1 if number % 10 == 3 else 0,
             replicas=3 if number % 8 == 1 else 1,
-            requeue=number % 2 == 0,
+            requeue_after=None if number % 2 else LIMIT if self.outlasts_limit else FAR_LIMIT,
         )

@@ -118,17 +118,19 @@ def test_nothing_is_lost_doubled_or_stopped(stage: Stage, fault: Callable[[Stage
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "cluster"),
     [
-        stop_the_dispatcher_for_longer_than_the_limit,
-        leave_an_agent_dead_for_twice_the_limit,
-        cut_a_link_for_longer_than_the_limit,
+        (stop_the_dispatcher_for_longer_than_the_limit, None),
+        (leave_an_agent_dead_for_twice_the_limit, "private"),
+        (cut_a_link_for_longer_than_the_limit, "private"),
     ],
 )
-def test_only_jobs_that_asked_for_it_start_elsewhere(stage: Stage, fault: Callable[[Stage], None]) -> None:
+def test_only_jobs_that_asked_for_it_start_elsewhere(
+    stage: Stage, fault: Callable[[Stage], None], cluster: str | None
+) -> None:
     before = stage.reruns()
-    with Flow(stage, JOBS, FLOW_SECONDS, long_may_rerun=True):
-        pause(FLOW_SECONDS / 2)
+    with Flow(stage, JOBS, FLOW_SECONDS, outlasts_limit=True):
+        stage.await_a_lasting_run(cluster)
         fault(stage)
     stage.check(reruns_allowed=True)
     assert stage.reruns() > before, "the fault outlasted D, so some of the lasting jobs must have started anew"
@@ -141,7 +143,7 @@ def test_a_hundred_faults_at_random(stage: Stage) -> None:
     print(f"TRAINMASTER_FAULT_SEED={seed}")
     draw = random.Random(seed)
     for number in range(105):
-        with Flow(stage, 40, 1.0, long_may_rerun=True):
+        with Flow(stage, 40, 1.0, outlasts_limit=True):
             pause(draw.uniform(0, 1))
             _one_fault(stage, draw)
         print(f"fault {number + 1} done, {len(stage.expected)} jobs so far")

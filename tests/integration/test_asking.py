@@ -68,10 +68,26 @@ async def reads_of(stores: Stores) -> Reads:
 
 
 @pytest.fixture
-async def busy(service: Service) -> Service:
-    """A service whose only cluster in contact has 4 CPUs."""
-    await service.agent().connect(cpu=4)
-    return service
+async def busy(service: Service) -> AsyncIterator[Service]:
+    """A service whose only cluster in contact has 4 CPUs, and stays in contact; the leader knows it."""
+    agent = service.agent()
+    await agent.connect(cpu=4)
+
+    async def stay() -> None:
+        while True:
+            await asyncio.sleep(service.settings.lease_seconds / 8)
+            await agent.sync()
+
+    async def is_known() -> bool:
+        answer = await dry_run(service, job())
+        return bool(answer.status_code == 200 and answer.json()["jobs"][0].get("trial", {}).get("startsNow"))
+
+    staying = asyncio.create_task(stay())
+    await eventually(is_known)
+    yield service
+    staying.cancel()
+    with suppress(asyncio.CancelledError):
+        await staying
 
 
 # Places

@@ -324,18 +324,7 @@ class ViewBuilder:
         """What one cycle decides, applied to the view as the leader does it."""
         outcome = self.cycle()
         for start in outcome.plan.starts:
-            self.view.put_run(
-                LiveRun(
-                    start.job.id,
-                    start.job.queue_id,
-                    start.job.shape_id,
-                    start.cluster_id,
-                    tuple(sorted(start.sizes.items())),
-                    freeze_placement(start.placement),
-                    start.job.class_id,
-                    self.now,
-                )
-            )
+            self.view.put_run(start.run(self.now))
         for victim in (*outcome.plan.stops, *(one for start in outcome.plan.starts for one in start.evicts)):
             self.view.put_run(replace(self.view.runs[victim.job_id], is_stopping=True))
         self.view.reservations = outcome.plan.reservations

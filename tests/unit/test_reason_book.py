@@ -5,8 +5,8 @@ import pytest
 from trainmaster.dispatcher.scheduling.explain import reason
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey, View, WaitingJob
-from trainmaster.dispatcher.services import planning
-from trainmaster.dispatcher.services.planning import ReasonBook
+from trainmaster.dispatcher.services import reason_book
+from trainmaster.dispatcher.services.reason_book import ReasonBook
 from trainmaster.protocol.reasons import Reason, Token
 
 
@@ -45,7 +45,7 @@ def test_many_new_words_wait_and_another_token_does_not() -> None:
 def test_a_plan_writes_no_more_than_a_short_transaction_takes_and_the_rest_follows(
     token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_MOST_REASONS", 1000)
+    monkeypatch.setattr(reason_book, "_MOST_REASONS", 1000)
     book = ReasonBook()
     sizes = [len(written(book, told(2500, "a"), now)) for now in range(4)]
     assert sizes == [1000, 1000, 500, 0]

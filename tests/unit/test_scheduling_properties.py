@@ -25,7 +25,6 @@ from trainmaster.dispatcher.scheduling.view import (
     Queue,
     View,
     WaitingJob,
-    freeze_placement,
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import Toleration
@@ -183,17 +182,7 @@ class World:
     def apply(self, plan: Plan) -> None:
         for start in plan.starts:
             del self.waiting[start.job.id]
-            self.runs[start.job.id] = LiveRun(
-                start.job.id,
-                start.job.queue_id,
-                start.job.shape_id,
-                start.cluster_id,
-                tuple(sorted(start.sizes.items())),
-                freeze_placement(start.placement),
-                start.job.class_id,
-                NOW,
-                start.job.attempt + 1,
-            )
+            self.runs[start.job.id] = start.run(NOW)
         for hold in plan.holds:
             del self.waiting[hold.job.id]
 

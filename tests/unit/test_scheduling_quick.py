@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.building import GPU, role, simple
 from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
-from trainmaster.dispatcher.scheduling.room import Groups, Nodes, Room, fill, lay_out
+from trainmaster.dispatcher.scheduling.layout import lay_out
+from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
+from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
 from trainmaster.protocol.agent import CapacityReport, NodeGroup

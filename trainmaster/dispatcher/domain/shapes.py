@@ -5,7 +5,7 @@ Jobs of one shape, queue and priority class form a class: whatever holds for one
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
@@ -17,74 +17,39 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Terms:
     """What members ask of their nodes beside room. There is one object for all who ask the same, so that it is its own key."""
 
-    __slots__ = ("__weakref__", "affinity", "node_selector", "tolerations")
-
-    def __init__(
-        self,
-        node_selector: tuple[tuple[str, str], ...],
-        affinity: tuple[AffinityTerm, ...],
-        tolerations: tuple[Toleration, ...],
-    ) -> None:
-        self.node_selector = node_selector
-        self.affinity = affinity
-        self.tolerations = tolerations
-
-    @classmethod
-    def of(
-        cls,
-        node_selector: tuple[tuple[str, str], ...],
-        affinity: tuple[AffinityTerm, ...],
-        tolerations: tuple[Toleration, ...],
-    ) -> "Terms":
-        key = (node_selector, affinity, tolerations)
-        found = _TERMS.get(key)
-        if found is None:
-            found = _TERMS[key] = cls(*key)
-        return found
+    node_selector: tuple[tuple[str, str], ...]
+    affinity: tuple[AffinityTerm, ...]
+    tolerations: tuple[Toleration, ...]
 
 
-_TERMS: WeakValueDictionary[tuple[Any, ...], Terms] = WeakValueDictionary()
-
-
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Wishes:
     """What a job asks of its cluster beside room. There is one object for all that ask the same, so that it is its own key."""
 
-    __slots__ = ("__weakref__", "capabilities", "clusters", "datasets", "kinds", "selector")
-
-    def __init__(
-        self,
-        clusters: tuple[str, ...],
-        kinds: tuple[ClusterKind, ...],
-        selector: tuple[tuple[str, str], ...],
-        datasets: tuple[str, ...],
-        capabilities: tuple[str, ...],
-    ) -> None:
-        self.clusters = clusters
-        self.kinds = kinds
-        self.selector = selector
-        self.datasets = datasets
-        self.capabilities = capabilities
-
-    @classmethod
-    def of(
-        cls,
-        clusters: tuple[str, ...],
-        kinds: tuple[ClusterKind, ...],
-        selector: tuple[tuple[str, str], ...],
-        datasets: tuple[str, ...],
-        capabilities: tuple[str, ...],
-    ) -> "Wishes":
-        key = (clusters, kinds, selector, datasets, capabilities)
-        found = _WISHES.get(key)
-        if found is None:
-            found = _WISHES[key] = cls(*key)
-        return found
+    clusters: tuple[str, ...]
+    kinds: tuple[ClusterKind, ...]
+    selector: tuple[tuple[str, str], ...]
+    datasets: tuple[str, ...]
+    capabilities: tuple[str, ...]
 
 
-_WISHES: WeakValueDictionary[tuple[Any, ...], Wishes] = WeakValueDictionary()
+_T = TypeVar("_T", Terms, Wishes)
+_ONCE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+
+def _once(of: type[_T], *fields: Any) -> _T:
+    """The one object with these fields."""
+    found: _T | None = _ONCE.get((of, *fields))
+    if found is None:
+        found = _ONCE[of, *fields] = of(*fields)
+    return found
+
+
+NO_WISHES = _once(Wishes, (), (), (), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +66,7 @@ class RoleShape:
     terms: Terms = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", Terms.of(self.node_selector, self.affinity, self.tolerations))
+        object.__setattr__(self, "terms", _once(Terms, self.node_selector, self.affinity, self.tolerations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +87,7 @@ class Shape:
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        wishes = Wishes.of(self.clusters, self.kinds, self.selector, self.datasets, self.capabilities)
+        wishes = _once(Wishes, self.clusters, self.kinds, self.selector, self.datasets, self.capabilities)
         object.__setattr__(self, "wishes", wishes)
 
     @property

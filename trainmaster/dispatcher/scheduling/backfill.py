@@ -15,15 +15,8 @@ from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, only_role, suits, take
-from trainmaster.dispatcher.scheduling.room import (
-    Nodes,
-    Room,
-    add_members,
-    empty_room,
-    fill,
-    laid_out,
-    laid_out_group,
-)
+from trainmaster.dispatcher.scheduling.nodes import Nodes, fill
+from trainmaster.dispatcher.scheduling.room import Room, add_members, empty_room, laid_out, laid_out_group
 from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
 from trainmaster.protocol.quantities import Resources
 
@@ -76,14 +69,14 @@ class Later:
         """How many members it is not known of in which group they are."""
         self._earliest: dict[tuple[int, int], float] = {}
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
+        self._is_sorted = False
+        """While all that is there is taken in, it is only collected."""
         for run in view.runs_on.get(cluster_id, {}).values():
             self._move(tuple(load_of(run)), view.ends_at(run), 1)
         self._ends.sort()
         for group in self._groups.values():
             group.ends.sort()
         self._is_sorted = True
-
-    _is_sorted = False
 
     def note(self, run: LiveRun, sign: int) -> None:
         """A run has come, or with ``sign`` -1 gone."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.dispatcher.domain.shapes import Wishes
+from trainmaster.dispatcher.domain.shapes import NO_WISHES, Wishes
 from trainmaster.dispatcher.scheduling.backfill import Later
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import (
@@ -32,7 +32,6 @@ SILENT_SECONDS = 900.0
 
 
 _NO_KINDS: frozenset[ClusterKind] = frozenset()
-_NO_WISHES = Wishes.of((), (), (), (), ())
 _MOST_STANDINGS = 2048
 _MOST_ASKED = 5000
 _MOST_OPTIONS = 4096
@@ -123,7 +122,7 @@ class Rooms:
     def _take_in_passing(self, now: float) -> None:
         view = self.view
         for cluster in self.clusters:
-            candidate = Candidate(_NO_KINDS, _NO_WISHES, cluster, view.lease_until.get(cluster.id, now) - now, ())
+            candidate = Candidate(_NO_KINDS, NO_WISHES, cluster, view.lease_until.get(cluster.id, now) - now, ())
             verdict = _verdict(cluster, first_failing(PASSING, candidate))
             if self._passing.get(cluster.id) != verdict:
                 self._passing[cluster.id] = verdict
@@ -223,7 +222,7 @@ class Rooms:
         verdict = self._passing.get(cluster.id)
         if verdict is None and cluster.id in alike.avoided:
             verdict = _verdict(
-                cluster, first_failing(PASSING, Candidate(_NO_KINDS, _NO_WISHES, cluster, 1.0, alike.avoided))
+                cluster, first_failing(PASSING, Candidate(_NO_KINDS, NO_WISHES, cluster, 1.0, alike.avoided))
             )
         return verdict
 

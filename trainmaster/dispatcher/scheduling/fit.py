@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_of
-from trainmaster.dispatcher.scheduling.room import Groups, Nodes, Room, by_size, fill
+from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
+from trainmaster.dispatcher.scheduling.room import Room, by_size
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
 

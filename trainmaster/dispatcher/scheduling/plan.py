@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.fit import Product
-from trainmaster.dispatcher.scheduling.view import ClassKey, WaitingJob
+from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, WaitingJob, freeze_placement
 from trainmaster.protocol.reasons import Reason
 
 
@@ -32,6 +32,21 @@ class Start:
     """The one product of device that the members may be given, where quota depends on it."""
     evicts: tuple[Eviction, ...] = ()
     """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
+
+    def run(self, at: float) -> LiveRun:
+        """The run that it makes; ``at`` in seconds since the epoch."""
+        job = self.job
+        return LiveRun(
+            job_id=job.id,
+            queue_id=job.queue_id,
+            shape_id=job.shape_id,
+            cluster_id=self.cluster_id,
+            sizes=tuple(sorted(self.sizes.items())),
+            placement=freeze_placement(self.placement),
+            class_id=job.class_id,
+            began_at=at,
+            attempt=job.attempt + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainmaster.protocol.quantities import Resources
 
 if TYPE_CHECKING:
-    from trainmaster.dispatcher.scheduling.room import Nodes
+    from trainmaster.dispatcher.scheduling.nodes import Nodes
 
 Key = tuple[int, int, int, int, int, int]
 """Free on a node: devices that are not needed, devices that are, CPU, memory. Then its group and its entry in it, for ties."""

@@ -7,148 +7,19 @@ hundred nodes costs hardly more than one of five. What a group is left with depe
 again only when that has changed.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
+from trainmaster.dispatcher.scheduling.layout import MemberKind, lay_out
+from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill, split
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.view import LoadKey, View
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
-from trainmaster.protocol.jobs import MOST_MEMBERS
+from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
-    """So many nodes of a group, each with these amounts still free."""
-
-    group: NodeGroup
-    free: Resources
-    count: int
-
-    def takes(self, needs: Resources) -> bool:
-        free = self.free
-        for name, amount in needs.items():  # noqa: SIM110 - a generator would take three times as long here
-            if free.get(name, 0) < amount:
-                return False
-        return True
-
-    def leftover(self, needs: Resources) -> tuple[int, int, int, int]:
-        """Sort key of best fit: scarce devices first, then CPU and memory left after taking ``needs``."""
-        devices = wanted = 0
-        free = self.free
-        for name, amount in free.items():
-            if "/" in name:
-                if name in needs:
-                    wanted += amount - needs[name]
-                else:
-                    devices += amount
-        return (
-            devices,
-            wanted,
-            free.get("cpu", 0) - needs.get("cpu", 0),
-            free.get("memory", 0) - needs.get("memory", 0),
-        )
-
-    def holds(self, needs: Resources) -> int:
-        """How many members with these needs find place on one of them."""
-        free = self.free
-        return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
-
-
 _MOST_KINDS = 10_000
-
-Groups = dict[str, Sequence[Nodes]]
-"""The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""
-
-
-def fill(
-    groups: Groups, needs: Resources, count: int, suiting: Iterable[str] | None = None, ranking: Ranking | None = None
-) -> tuple[int, dict[str, int]]:
-    """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
-
-    ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
-    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them.
-    """
-    placed: dict[str, int] = {}
-    usable = groups if suiting is None else suiting
-    if count == 1:
-        best = _tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
-        if best is None:
-            return 1, placed
-        _split(groups, best, needs, ((1, 1),))
-        return 0, {best.group.name: 1}
-    for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
-        each = min(one.holds(needs), count)
-        whole = min(one.count, count // each)
-        rest = min(count - whole * each, each) if whole < one.count else 0
-        _split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),))
-        name = one.group.name
-        placed[name] = placed.get(name, 0) + whole * each + rest
-        count -= whole * each + rest
-        if not count:
-            break
-    return count, placed
-
-
-def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Nodes]:
-    """The entries that have room for a member, the one that it leaves fullest first."""
-    fitting = [
-        (one.leftover(needs), order, one)
-        for order, name in enumerate(suiting)
-        for one in groups[name]
-        if one.takes(needs)
-    ]
-    if len(fitting) > 1:
-        fitting.sort(key=_rank)
-    return [one for _, _, one in fitting]
-
-
-def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
-    """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
-    best: Nodes | None = None
-    least: tuple[int, int, int, int] | None = None
-    for name in suiting:
-        for one in groups[name]:
-            free = one.free
-            for resource, amount in needs.items():
-                if free.get(resource, 0) < amount:
-                    break
-            else:
-                left = one.leftover(needs)
-                if least is None or left < least:
-                    best, least = one, left
-    return best
-
-
-def _rank(item: tuple[tuple[int, int, int, int], int, Nodes]) -> tuple[tuple[int, int, int, int], int]:
-    return item[0], item[1]
-
-
-def _split(groups: Groups, one: Nodes, needs: Resources, parts: Iterable[tuple[int, int]]) -> None:
-    """Let some of the nodes of an entry take members: pairs of how many nodes, and how many members each of them takes."""
-    entries = [other for other in groups[one.group.name] if other is not one]
-    left = one.count
-    for many, members in parts:
-        free = dict(one.free)
-        for name, amount in needs.items():
-            free[name] = free.get(name, 0) - amount * members
-        _join(entries, Nodes(one.group, free, many))
-        left -= many
-    if left:
-        _join(entries, Nodes(one.group, one.free, left))
-    groups[one.group.name] = entries
-
-
-def _join(entries: list[Nodes], entry: Nodes) -> None:
-    for index, other in enumerate(entries):
-        if other.free == entry.free:
-            entries[index] = Nodes(other.group, other.free, other.count + entry.count)
-            return
-    entries.append(entry)
 
 
 @lru_cache(maxsize=4096)
@@ -255,11 +126,11 @@ class Room:
                     whole = min(one.count, missing // free)
                     rest = missing - whole * free if whole < one.count else 0
                     parts = [(whole, free)] if whole else []
-                    _split(self.groups, one, {name: 1}, [*parts, (1, rest)] if rest else parts)
+                    split(self.groups, one, {name: 1}, [*parts, (1, rest)] if rest else parts)
                     missing -= whole * free + rest
             if missing:
                 first = self.groups[suiting[0]][0]
-                _split(self.groups, first, {name: 1}, [(1, missing)])
+                split(self.groups, first, {name: 1}, [(1, missing)])
 
     def put(self, changed: Groups, taken: Resources) -> None:
         """Let groups be as a packing leaves them that took so much."""
@@ -339,95 +210,6 @@ def _under(
     for _, key in ordered:
         room.subtract(name, needs_of_load(view, key), members[key])
     return room.groups[name]
-
-
-Tuple = tuple[int, ...]
-"""Amounts of the resources that a cluster has: CPU, memory, others, then devices."""
-
-
-class MemberKind(NamedTuple):
-    """Members alike on a cluster. ``rank`` puts those with the largest dominant share first."""
-
-    rank: float
-    need: Tuple | None
-    """None where they need what the cluster does not have at all."""
-    devices: tuple[int, ...]
-    """The places of devices that they name."""
-
-
-def lay_out(
-    entries: Sequence[Nodes], members: Iterable[tuple[Tuple | None, tuple[int, ...], int]], names: Sequence[str]
-) -> list[Nodes] | None:
-    """What nodes of one group are left with under members, which are placed best-fit in this order; None if not all find place.
-
-    The same as ``fill`` for one kind after the other, on tuples of amounts: a group with a hundred kinds of members is worked out
-    anew each time that one of them comes or goes. Members: what one needs, the devices it names, how many there are.
-    """
-    group = entries[0].group
-    left: dict[Tuple, int] = {}
-    for one in entries:
-        free = tuple([one.free.get(name, 0) for name in names])
-        left[free] = left.get(free, 0) + one.count
-    keys = sorted(left)
-    devices = [place for place, name in enumerate(names) if "/" in name and group.free.get(name)]
-    for need, wanted, count in members:
-        if need is None:
-            return None
-        while count:
-            found = _least_left(keys, need, devices, wanted) if devices else _first_fit(keys, need)
-            if found is None:
-                return None
-            each = whole = 1
-            if count > 1:
-                each = min(
-                    [there // amount for there, amount in zip(found, need, strict=True) if amount], default=count
-                )
-                each = min(each, count)
-                whole = min(left[found], count // each)
-            after = tuple([there - each * amount for there, amount in zip(found, need, strict=True)])
-            if after != found:
-                many = left[found]
-                if many == whole:
-                    del left[found]
-                    del keys[bisect_left(keys, found)]
-                else:
-                    left[found] = many - whole
-                if after in left:
-                    left[after] += whole
-                else:
-                    left[after] = whole
-                    insort(keys, after)
-            count -= whole * each
-    own = [(place, name) for place, name in enumerate(names) if name in group.free]
-    return [Nodes(group, {name: free[place] for place, name in own}, left[free]) for free in keys]
-
-
-def _first_fit(keys: list[Tuple], need: Tuple) -> Tuple | None:
-    """Without devices, nodes sorted by CPU and memory stand in best-fit order."""
-    for place in range(bisect_left(keys, need), len(keys)):
-        free = keys[place]
-        for there, amount in zip(free, need, strict=True):
-            if there < amount:
-                break
-        else:
-            return free
-    return None
-
-
-def _least_left(keys: list[Tuple], need: Tuple, devices: list[int], wanted: tuple[int, ...]) -> Tuple | None:
-    """The node that a member leaves fullest: fewest devices that it does not need, then those that it does, then CPU, memory."""
-    best: Tuple | None = None
-    least: tuple[int, int, Tuple] | None = None
-    for free in keys:
-        for there, amount in zip(free, need, strict=True):
-            if there < amount:
-                break
-        else:
-            needed = sum([free[place] for place in wanted])
-            rank = (sum([free[place] for place in devices]) - needed, needed, free)
-            if least is None or rank < least:
-                best, least = free, rank
-    return best
 
 
 def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tuple[MemberKind, LoadKey]]:

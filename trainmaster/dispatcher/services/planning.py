@@ -1,10 +1,8 @@
 """Load and apply: from the store to the scheduler's view, and from a plan to the store."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from trainmaster.dispatcher.domain import job_machine, run_machine
@@ -33,18 +31,11 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.quota import QuotaSpec, parse_line
-from trainmaster.protocol.reasons import Reason, Token
+from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause, JobState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec
 
 log = logging.getLogger(__name__)
-
-
-_MOST_REASONS = 5000
-"""Reasons that are written with one plan at most; the others follow with the next ones."""
-_FEW_REASONS = 500
-_WORDS_SECONDS = 15.0
-"""For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
 
 
 class NotLeaderError(TrainmasterError):
@@ -192,19 +183,7 @@ class Follower:
         for start in plan.starts:
             if start.job.id in applied.jobs:
                 self.run_versions[start.job.id] = start.job.version + 1
-                self.view.put_run(
-                    LiveRun(
-                        job_id=start.job.id,
-                        queue_id=start.job.queue_id,
-                        shape_id=start.job.shape_id,
-                        cluster_id=start.cluster_id,
-                        sizes=tuple(sorted(start.sizes.items())),
-                        placement=freeze_placement(start.placement),
-                        class_id=start.job.class_id,
-                        began_at=applied.at,
-                        attempt=start.job.attempt + 1,
-                    )
-                )
+                self.view.put_run(start.run(applied.at))
         for job_id in applied.ending & self.view.runs.keys():
             self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
         for hold in plan.holds:
@@ -272,74 +251,6 @@ def _cluster(row: Any) -> Cluster:
         labels["provider"] = spec.provider
     report = None if row.report is None else CapacityReport.model_validate(row.report)
     return Cluster(row.id, spec.name, spec.cluster_kind, labels, row.cordoned, report)
-
-
-@dataclass(slots=True)
-class ReasonBook:
-    """The reasons as last stored, so that only changed ones are written again, and no more than a short transaction takes.
-
-    Another token is written at once. Other words for the same token, as free amounts change all the time, wait for a while where
-    there are many of them.
-    """
-
-    stored: dict[ClassKey, Reason] = field(default_factory=dict)
-    _stored_at: dict[ClassKey, float] = field(default_factory=dict)
-    _decided_at: float = 0.0
-
-    def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
-        """What to write now; ``now`` is on any clock that goes forward."""
-        stored = self.stored
-        alike: dict[tuple[int, int], bool] = {}
-        out: dict[ClassKey, Reason] = {}
-        reworded: dict[ClassKey, Reason] = {}
-        for key, reason in plan.reasons.items():
-            known = stored.get(key)
-            if known is reason:
-                continue
-            if known is None or known.token is not reason.token:
-                out[key] = reason
-                if len(out) >= _MOST_REASONS:
-                    return out
-                continue
-            # Classes share their reasons, and comparing whole ones is dear.
-            pair = (id(known), id(reason))
-            same = alike.get(pair)
-            if same is None:
-                same = alike[pair] = known == reason
-            if not same:
-                reworded[key] = reason
-        if len(reworded) > _FEW_REASONS:
-            due = (key for key in reworded if now - self._stored_at[key] >= _WORDS_SECONDS)
-            reworded = {key: reworded[key] for key in islice(due, _MOST_REASONS - len(out))}
-        return out | reworded
-
-    def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
-        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""
-        before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
-        found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
-        return {job_id: reason for job_id, reason in found if reason is not None}
-
-    def waits(self, view: View) -> Counter[str]:
-        """How many jobs wait, by the token of their reason."""
-        out: Counter[str] = Counter()
-        for classes in view.waiting.values():
-            for key, jobs in classes.items():
-                reason = self.stored.get(key)
-                out[(Token.NOT_LOOKED_AT if reason is None else reason.token).value] += len(jobs)
-        return out
-
-    def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float, decided_at: float = 0.0) -> None:
-        """These were stored; of classes that a whole plan has no reason for, none is known any more.
-
-        ``decided_at``: when the plan was made, in seconds since the epoch.
-        """
-        self._decided_at = decided_at
-        self.stored |= written
-        self._stored_at |= dict.fromkeys(written, now)
-        if not plan.is_cut:
-            for key in self.stored.keys() - plan.reasons.keys():
-                del self.stored[key]
-                del self._stored_at[key]
 
 
 @dataclass(frozen=True, slots=True)

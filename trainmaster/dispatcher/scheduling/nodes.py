@@ -1,0 +1,137 @@
+"""Nodes alike as one entry with a count, and members laid out on them best-fit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainmaster.dispatcher.scheduling.ranking import Ranking
+from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.jobs import MOST_MEMBERS
+from trainmaster.protocol.quantities import Resources
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """So many nodes of a group, each with these amounts still free."""
+
+    group: NodeGroup
+    free: Resources
+    count: int
+
+    def takes(self, needs: Resources) -> bool:
+        free = self.free
+        for name, amount in needs.items():  # noqa: SIM110 - a generator would take three times as long here
+            if free.get(name, 0) < amount:
+                return False
+        return True
+
+    def leftover(self, needs: Resources) -> tuple[int, int, int, int]:
+        """Sort key of best fit: scarce devices first, then CPU and memory left after taking ``needs``."""
+        devices = wanted = 0
+        free = self.free
+        for name, amount in free.items():
+            if "/" in name:
+                if name in needs:
+                    wanted += amount - needs[name]
+                else:
+                    devices += amount
+        return (
+            devices,
+            wanted,
+            free.get("cpu", 0) - needs.get("cpu", 0),
+            free.get("memory", 0) - needs.get("memory", 0),
+        )
+
+    def holds(self, needs: Resources) -> int:
+        """How many members with these needs find place on one of them."""
+        free = self.free
+        return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
+
+
+Groups = dict[str, Sequence[Nodes]]
+"""The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""
+
+
+def fill(
+    groups: Groups, needs: Resources, count: int, suiting: Iterable[str] | None = None, ranking: Ranking | None = None
+) -> tuple[int, dict[str, int]]:
+    """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
+
+    ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
+    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them.
+    """
+    placed: dict[str, int] = {}
+    usable = groups if suiting is None else suiting
+    if count == 1:
+        best = _tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
+        if best is None:
+            return 1, placed
+        split(groups, best, needs, ((1, 1),))
+        return 0, {best.group.name: 1}
+    for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
+        each = min(one.holds(needs), count)
+        whole = min(one.count, count // each)
+        rest = min(count - whole * each, each) if whole < one.count else 0
+        split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),))
+        name = one.group.name
+        placed[name] = placed.get(name, 0) + whole * each + rest
+        count -= whole * each + rest
+        if not count:
+            break
+    return count, placed
+
+
+def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Nodes]:
+    """The entries that have room for a member, the one that it leaves fullest first."""
+    fitting = [
+        (one.leftover(needs), order, one)
+        for order, name in enumerate(suiting)
+        for one in groups[name]
+        if one.takes(needs)
+    ]
+    if len(fitting) > 1:
+        fitting.sort(key=_rank)
+    return [one for _, _, one in fitting]
+
+
+def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
+    """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
+    best: Nodes | None = None
+    least: tuple[int, int, int, int] | None = None
+    for name in suiting:
+        for one in groups[name]:
+            free = one.free
+            for resource, amount in needs.items():
+                if free.get(resource, 0) < amount:
+                    break
+            else:
+                left = one.leftover(needs)
+                if least is None or left < least:
+                    best, least = one, left
+    return best
+
+
+def _rank(item: tuple[tuple[int, int, int, int], int, Nodes]) -> tuple[tuple[int, int, int, int], int]:
+    return item[0], item[1]
+
+
+def split(groups: Groups, one: Nodes, needs: Resources, parts: Iterable[tuple[int, int]]) -> None:
+    """Let some of the nodes of an entry take members: pairs of how many nodes, and how many members each of them takes."""
+    entries = [other for other in groups[one.group.name] if other is not one]
+    left = one.count
+    for many, members in parts:
+        free = dict(one.free)
+        for name, amount in needs.items():
+            free[name] = free.get(name, 0) - amount * members
+        _join(entries, Nodes(one.group, free, many))
+        left -= many
+    if left:
+        _join(entries, Nodes(one.group, one.free, left))
+    groups[one.group.name] = entries
+
+
+def _join(entries: list[Nodes], entry: Nodes) -> None:
+    for index, other in enumerate(entries):
+        if other.free == entry.free:
+            entries[index] = Nodes(other.group, other.free, other.count + entry.count)
+            return
+    entries.append(entry)
