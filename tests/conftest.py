@@ -33,6 +33,8 @@ from trainmaster.protocol.states import ClusterKind, RunState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 
 ADMIN_KEY = "tmk_admin"
+LEASE_SECONDS = 6.0
+"""Long enough for a test whose agent speaks once, even while the machine is busy with other tests."""
 _names = itertools.count()
 
 
@@ -215,7 +217,12 @@ class _Server(uvicorn.Server):
 async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
     """A dispatcher with clusters private, public and edge, queue ``default``, and a running scheduler."""
     settings = Settings.model_validate(
-        {"database_url": database_url, "redis_url": redis_url, "lease_seconds": 2.0, "lost_margin_seconds": 0.2}
+        {
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "lease_seconds": LEASE_SECONDS,
+            "lost_margin_seconds": 0.2,
+        }
     )
     await make_local_installation(
         settings,

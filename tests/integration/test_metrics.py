@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import httpx
 
-from tests.conftest import Service
+from tests.conftest import LEASE_SECONDS, Service
 from tests.integration.rows import execute
 from tests.waiting import eventually
 from trainmaster.cli.embedded import free_port
@@ -138,7 +138,7 @@ async def test_the_leader_shows_what_the_store_holds_and_a_standby_does_not(serv
     assert shown['trainmaster_jobs{queue="default",state="queued"}'] == 1
     assert shown['trainmaster_jobs{queue="default",state="running"}'] == 1
     assert shown['trainmaster_oldest_queued_seconds{priority_class="normal"}'] > 0
-    assert 0 < shown['trainmaster_cluster_lease_left_seconds{cluster="private"}'] <= 2
+    assert 0 < shown['trainmaster_cluster_lease_left_seconds{cluster="private"}'] <= LEASE_SECONDS
     assert shown['trainmaster_cluster_contact_age_seconds{cluster="private"}'] > 0
     assert 'trainmaster_cluster_contact_age_seconds{cluster="edge"}' not in shown, "it was never heard"
     assert shown["trainmaster_lease_seconds"] == service.settings.lease_seconds
