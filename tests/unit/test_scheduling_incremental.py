@@ -28,8 +28,8 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
-EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (600, 40)
-BATCHES = 10
+EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)
+BATCHES = 20
 """The examples are dealt out to so many tests."""
 MOST_WAITING = 25
 START = 1_000_000.0
