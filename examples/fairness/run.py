@@ -264,7 +264,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="pause less between the phases, with shorter jobs")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts what it puts into the background with SIGINT ignored.
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-fairness-"))
     stage = Stage(folder)
