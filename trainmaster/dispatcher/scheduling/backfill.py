@@ -7,7 +7,7 @@ time, or if the reserved gang fits then beside it. Lifka, "The ANL/IBM SP schedu
 machine is a number of processors; here it is the node groups of a cluster with their topology.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -68,19 +68,23 @@ class Later:
         self._strays = 0
         """How many members it is not known of in which group they are."""
         self._earliest: dict[tuple[int, int], float] = {}
+        self._times: list[float] | None = None
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         self._is_sorted = False
         """While all that is there is taken in, it is only collected."""
+        alike: dict[tuple[Any, ...], list[LiveRun]] = {}
         for run in view.runs_on.get(cluster_id, {}).values():
-            self._move(tuple(load_of(run)), view.ends_at(run), 1)
+            alike.setdefault((run.shape_id, run.queue_id, run.sizes, run.placement, run.began_at), []).append(run)
+        for runs in alike.values():
+            self.note(runs[0], len(runs))
         self._ends.sort()
         for group in self._groups.values():
             group.ends.sort()
         self._is_sorted = True
 
-    def note(self, run: LiveRun, sign: int) -> None:
-        """A run has come, or with ``sign`` -1 gone."""
-        self._move(tuple(load_of(run)), self._view.ends_at(run), sign)
+    def note(self, run: LiveRun, many: int) -> None:
+        """So many runs alike have come, or with -1 one has gone."""
+        self._move(tuple(load_of(run)), self._view.ends_at(run), many)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """Something more runs there, in thought."""
@@ -104,29 +108,31 @@ class Later:
             group = self._groups[name] = _Group()
         return group
 
-    def _move(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float, sign: int) -> None:
+    def _move(self, load: tuple[tuple[LoadKey, int], ...], ends_at: float, many: int) -> None:
         self._earliest.clear()
+        self._times = None
         for key, count in load:
             group = self._group(key.group)
             group.laid.clear()
             if key.group not in self._empty.groups:
-                self._strays += sign * count
+                self._strays += many * count
             if ends_at == inf:
-                group.endless[key] = group.endless.get(key, 0) + sign * count
+                group.endless[key] = group.endless.get(key, 0) + many * count
                 if not group.endless[key]:
                     del group.endless[key]
             else:
-                self._put(group.ends, (ends_at, key, count), sign)
+                self._put(group.ends, (ends_at, key, count), many)
         if ends_at < inf:
-            self._put(self._ends, (ends_at, load), sign)
+            self._put(self._ends, (ends_at, load), many)
 
-    def _put(self, entries: list[Any], entry: tuple[Any, ...], sign: int) -> None:
-        if sign < 0:
+    def _put(self, entries: list[Any], entry: tuple[Any, ...], many: int) -> None:
+        if many < 0:
             del entries[bisect_left(entries, entry)]
         elif self._is_sorted:
-            insort(entries, entry)
+            place = bisect_left(entries, entry)
+            entries[place:place] = [entry] * many
         else:
-            entries.append(entry)
+            entries += [entry] * many
 
     def earliest(self, shape_id: int, size: Size, now: float) -> float:
         """When the gang fits; infinite if it does not even when every run with a limit has ended.
@@ -160,7 +166,9 @@ class Later:
 
     def _earliest_of_many(self, shape: Shape, size: Size) -> float:
         """In steps that double, then by bisection."""
-        times = sorted({at for at, _ in self._ends})
+        if self._times is None:
+            self._times = sorted({at for at, _ in self._ends})
+        times = self._times
 
         def fits(index: int) -> bool:
             return isinstance(fit(shape, size.members, self._room(times[index])), Fitted)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.dispatcher.domain.shapes import NO_WISHES, Wishes
+from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Wishes
 from trainmaster.dispatcher.scheduling.backfill import Later
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import (
@@ -14,6 +14,7 @@ from trainmaster.dispatcher.scheduling.fit import (
     Shortfall,
     Size,
     fit,
+    fit_many,
     has_node,
     lack_of_one,
     only_role,
@@ -79,12 +80,12 @@ class Rooms:
             rooms = view.rooms = cls(view)
         return rooms
 
-    def note_run(self, run: LiveRun, sign: int) -> None:
-        """A run has come, or with ``sign`` -1 gone."""
+    def note_run(self, run: LiveRun, many: int) -> None:
+        """So many runs alike have come, or with -1 one has gone."""
         self.touched.add(run.cluster_id)
         later = self._later.get(run.cluster_id)
         if later is not None:
-            later.note(run, sign)
+            later.note(run, many)
 
     def begin(self, now: float) -> None:
         """A cycle begins: take in what has changed."""
@@ -178,6 +179,14 @@ class Rooms:
     def take(self, option: "Option") -> None:
         take(self.free(option.cluster.id), option.fitted)
         self._take(option.cluster.id)
+
+    def take_many(self, cluster_id: int, role: RoleShape, count: int) -> list[str]:
+        """Place so many more jobs of one member on a cluster, or as many as fit; the node group of each."""
+        missing, fitted = fit_many(role, count, self.free(cluster_id))
+        if missing < count:
+            take(self.free(cluster_id), fitted)
+            self._take(cluster_id)
+        return [group for group, roles in fitted.placement.items() for _ in range(roles[role.name])]
 
     def replace(self, cluster_id: int, room: Room) -> None:
         """The room of a cluster after runs were ended there for a job."""

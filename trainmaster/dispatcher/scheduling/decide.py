@@ -3,14 +3,15 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from heapq import nsmallest
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
 from trainmaster.dispatcher.scheduling.filters import STATIC
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, may_repeat
 from trainmaster.dispatcher.scheduling.looks import (
     MOST_LACKING,
     MOST_TOLD,
@@ -21,7 +22,7 @@ from trainmaster.dispatcher.scheduling.looks import (
     look_at_each,
     needs_by_role,
 )
-from trainmaster.dispatcher.scheduling.order import Turns
+from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger
@@ -63,7 +64,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             ledger.add(queue.id, best.charge)
             _note_start(cycle, job, best.cluster.id, best.fitted)
             plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
-            turns.done(key)
+            _start_alike(cycle, turns, plan, key, most_starts - len(plan.starts))
         elif isinstance(outcome, Exchange) and not outcome.at_once:
             evictions.take(outcome)
             # What they give back is this job's: nobody behind it may use the quota up before it starts.
@@ -90,6 +91,39 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
                 turns.block(key)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
+
+
+def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: int) -> None:
+    """End the turn of a job that starts; with it start jobs alike right behind it, as they would one after the other.
+
+    A cluster that takes a job is a still better choice for the next one, as it packs tighter. So they all go where the first one
+    goes, as long as they fit, unless quota depends on the place or the cluster is kept for another job.
+    """
+    view, ledger, start = cycle.rooms.view, cycle.ledger, plan.starts[-1]
+    sizes = cycle.rooms.sizes_of(key.shape_id)
+    charge = sizes[0].charge
+    role = may_repeat(view.shapes[key.shape_id], sizes[0]) if len(sizes) == 1 else None
+    most = min(most, LONGEST_ROW - 1)
+    if role is None or view.lines.any_narrowed or start.cluster_id in cycle.reservations.kept:
+        most = 0
+    if most:
+        most = ledger.most_alike(key.queue_id, charge, most)
+    if most:
+        most = turns.lead(key.queue_id, charge, most)
+    if not most or role is None:
+        turns.done(key)
+        return
+    job_ids = turns.row(key, most)
+    groups = cycle.rooms.take_many(start.cluster_id, role, len(job_ids)) if job_ids else []
+    if groups:
+        ledger.add(key.queue_id, {line: amount * len(groups) for line, amount in charge.items()}, len(groups))
+        placements = {group: {group: {role.name: 1}} for group in groups}
+        for job_id, group in zip(job_ids, groups, strict=False):
+            job = view.jobs[job_id]
+            plan.starts.append(Start(job, start.cluster_id, start.sizes, placements[group], start.why, start.table))
+        load = Counter(LoadKey(group, key.shape_id, role.name) for group in groups)
+        _note_load(cycle, start.cluster_id, load, cycle.now + view.limit_of(key.shape_id, key.queue_id))
+    turns.end_row(key, len(groups))
 
 
 def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
@@ -242,6 +276,10 @@ def _note_start(cycle: Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted) 
         for group, roles in fitted.placement.items()
         for role, count in roles.items()
     }
+    _note_load(cycle, cluster_id, load, ends_at)
+
+
+def _note_load(cycle: Cycle, cluster_id: int, load: Mapping[LoadKey, int], ends_at: float) -> None:
     cycle.reservations.note_start(cluster_id, load.items(), ends_at)
     cycle.evictions.note_start(cluster_id, load)
 

@@ -71,6 +71,21 @@ def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | No
     return _pack(roles, members, room, room.groups, product)
 
 
+def may_repeat(shape: Shape, size: Size) -> RoleShape | None:
+    """The role of a gang of one of which many are placed like one after the other by placing them together."""
+    return None if shape.preferred_level is not None else only_role(shape, size)
+
+
+def fit_many(role: RoleShape, count: int, room: Room) -> tuple[int, Fitted]:
+    """Place so many members, each a gang of its own, as one after the other would be; how many found no place."""
+    work = dict(room.groups)
+    suiting = _suiting(role, room, None)
+    missing, placed = fill(work, role.needs, count, suiting, room.ranking(suiting, role.needs))
+    placement = {group: {role.name: many} for group, many in placed.items()}
+    needs = {name: amount * (count - missing) for name, amount in role.needs.items()}
+    return missing, Fitted(placement, {name: work[name] for name in placed}, needs)
+
+
 def suits(role: RoleShape, room: Room) -> tuple[str, ...]:
     """The groups whose nodes a role's members may be on."""
     return _suiting(role, room, None)

@@ -5,15 +5,22 @@ dominant share beyond its guarantees, divided by its weight, is lowest goes next
 Inside a queue keys are static: a job's place changes only when it becomes urgent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
+from itertools import chain
 from typing import NamedTuple
 
+from trainmaster.dispatcher.scheduling.lines import Line
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import ClassKey, PriorityClass, Queue, StaticKey, View
 
 _URGENT = -(10**9)
 """The rank of urgent jobs: before every class, whose values are a million at most."""
+
+STEP = 1 / 1024
+"""By how much of everything a queue may get ahead of its siblings in one turn. Jobs alike that come one behind the other start
+together within it; where a single job is more than that, turns are taken job by job."""
+LONGEST_ROW = 64
 
 
 class Head(NamedTuple):
@@ -53,6 +60,8 @@ class _Line:
         else:
             self._rest = iter(view.heads.get(queue_id, ()))
         self._next = next(self._rest, None)
+        self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
+        """A class that starts a row of jobs, those that may be in it, and those behind them."""
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
         of, first = self._view.classes.get(key.class_id), next(jobs, None)
@@ -86,6 +95,42 @@ class _Line:
         _, key, jobs = heappop(self._heap)
         if goes_on:
             self._push(key, jobs)
+
+    def row(self, most: int) -> list[int]:
+        """The jobs alike that come right behind the first one of the class that has its turn, so many at most.
+
+        The class is out of the line until ``end_row`` says how many of them had their turn with the first.
+        """
+        if self._takes_next():
+            key = self._next[3]  # type: ignore[index]
+            self._next = next(self._rest, None)
+            jobs = iter(self._waiting[key])
+            next(jobs)
+        else:
+            _, key, jobs = heappop(self._heap)
+        others = [self._heap[0][0]] if self._heap else []
+        if self._next is not None:
+            rank, at, job_id, _ = self._next
+            others.append(Head(int(rank), at, job_id))
+        until = min(others, default=None)
+        of, found = self._view.classes[key.class_id], []
+        for job in jobs:
+            found.append(job)
+            if until is not None and head_of(of, job, self._now) > until:
+                self._row = key, found, jobs
+                return [one.job_id for one in found[:-1]]
+            if len(found) == most:
+                break
+        self._row = key, found, jobs
+        return [one.job_id for one in found]
+
+    def end_row(self, count: int) -> None:
+        """So many jobs of the row have had their turn with the first of their class; the next one may have another."""
+        if self._row is None:
+            raise AssertionError("there is no row")
+        key, found, jobs = self._row
+        self._row = None
+        self._push(key, chain(found[count:], jobs))
 
     def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
         """Drop classes from the front as long as they are known to be blocked; whether any were."""
@@ -157,6 +202,39 @@ class Turns:
     def done(self, key: ClassKey) -> None:
         """The first job of the class, which had the turn, was dealt with; its next one may have a turn."""
         self._lines[key.queue_id].pop(goes_on=True)
+        self._settle(key.queue_id)
+
+    def lead(self, queue_id: int, charge: Mapping[Line, int], most: int) -> int:
+        """How many jobs with this charge may start right behind the one that has the turn before a sibling is due, so many at most.
+
+        Found by halving: it may be less than could be, never more.
+        """
+        for queue in self._view.ancestry(queue_id):
+            siblings = self._children[queue.parent_id]
+            if len(siblings) > 1:
+                runner_up = min(siblings[1:3])
+                if not self._is_due(queue, charge, 1, runner_up):
+                    return 0
+                while not self._is_due(queue, charge, most, runner_up):
+                    most //= 2
+        return most
+
+    def _is_due(
+        self, queue: Queue, charge: Mapping[Line, int], started: int, runner_up: tuple[float, float, int]
+    ) -> bool:
+        """Whether a queue is still ahead, or behind by a step at most, after so many starts."""
+        beyond, whole = self._ledger.share(queue, charge, started)
+        if beyond == runner_up[0]:
+            return whole <= runner_up[1] + STEP
+        return beyond <= runner_up[0] + STEP
+
+    def row(self, key: ClassKey, most: int) -> list[int]:
+        """Jobs alike that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow."""
+        return self._lines[key.queue_id].row(most)
+
+    def end_row(self, key: ClassKey, count: int) -> None:
+        """So many jobs of the row were dealt with too; the next one of the class may have a turn."""
+        self._lines[key.queue_id].end_row(count)
         self._settle(key.queue_id)
 
     def block(self, key: ClassKey) -> None:

@@ -1,5 +1,6 @@
 """What a cycle decides."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,20 +34,32 @@ class Start:
     evicts: tuple[Eviction, ...] = ()
     """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
 
-    def run(self, at: float) -> LiveRun:
-        """The run that it makes; ``at`` in seconds since the epoch."""
+    def run(self, at: float, like: LiveRun | None = None) -> LiveRun:
+        """The run that it makes; ``at`` in seconds since the epoch. ``like``: a run with as many members in the same places."""
         job = self.job
         return LiveRun(
             job_id=job.id,
             queue_id=job.queue_id,
             shape_id=job.shape_id,
             cluster_id=self.cluster_id,
-            sizes=tuple(sorted(self.sizes.items())),
-            placement=freeze_placement(self.placement),
+            sizes=tuple(sorted(self.sizes.items())) if like is None else like.sizes,
+            placement=freeze_placement(self.placement) if like is None else like.placement,
             class_id=job.class_id,
             began_at=at,
             attempt=job.attempt + 1,
         )
+
+
+def runs_of(starts: Iterable[Start], at: float) -> Iterator[LiveRun]:
+    """The runs that starts make, one after the other."""
+    before: Start | None = None
+    run: LiveRun | None = None
+    for start in starts:
+        # Those of a row share what they have alike.
+        is_like = before is not None and start.placement is before.placement and start.sizes is before.sizes
+        run = start.run(at, run if is_like else None)
+        before = start
+        yield run
 
 
 @dataclass(frozen=True, slots=True)

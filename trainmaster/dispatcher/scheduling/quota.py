@@ -19,6 +19,7 @@ from trainmaster.protocol.quantities import format_apart
 from trainmaster.protocol.reasons import Token
 
 _NONE = Quota()
+_NOTHING: Mapping[Line, int] = {}
 
 
 class Obstacle(NamedTuple):
@@ -166,6 +167,23 @@ class Ledger:
                 return Obstacle(Token.QUEUE_LIMIT, queue, text)
         return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
 
+    def most_alike(self, queue_id: int, charge: Mapping[Line, int], most: int) -> int:
+        """How many starts with this charge break nothing one after the other, of so many at most.
+
+        None where queues keep something for themselves, which has to be looked at one by one.
+        """
+        if self.tree.keepers:
+            return 0
+        for queue, limits in self.tree.limits(queue_id):
+            account = self.account(queue.id)
+            for line, _, allowed in limits:
+                need = charge.get(line, 0)
+                if need:
+                    most = min(most, (allowed - account.used.get(line, 0)) // need)
+            if queue.max_running is not None:
+                most = min(most, queue.max_running - account.running)
+        return max(most, 0)
+
     def _over(self, queue: Queue, line: Line, quota: Quota, used: int, need: int) -> Obstacle:
         needs = f"this job needs {line.format(need)} more"
         if quota.limit is not None and used + need > quota.limit:
@@ -214,20 +232,25 @@ class Ledger:
 
     # Fairness
 
-    def share(self, queue: Queue) -> tuple[float, float]:
+    def share(self, queue: Queue, charge: Mapping[Line, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
         """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.
 
         Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any line that it has. Queues within their
         guarantees all have 0 first and are told apart by the second number. Lines without any guarantee count for a queue only
         once it is beyond its guarantee on another line, or has none: who has a right to GPUs comes with the cores they need.
+
+        With ``charge``, what they would be after so many starts with it.
         """
         account = self._accounts.get(queue.id)
-        if account is None:
+        usage = _NOTHING if account is None else account.used
+        if times:
+            usage = {line: usage.get(line, 0) + times * charge.get(line, 0) for line in usage.keys() | charge.keys()}
+        if not usage:
             return 0.0, 0.0
         beyond = whole = aside = 0.0
         is_owed = False
         measure, capacity = self.tree.measure, self.capacity
-        for line, used in account.used.items():
+        for line, used in usage.items():
             there = capacity.get(line, 0)
             if used <= 0 or there <= 0:
                 continue

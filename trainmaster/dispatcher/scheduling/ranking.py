@@ -6,7 +6,7 @@ they need of anything.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.protocol.quantities import Resources
@@ -73,28 +73,21 @@ class Ranking:
             self._nodes[place, index] = one
         return own
 
-    def best(self, needs: Resources) -> "list[Nodes]":
-        """The entries that have room for a member, the one that it leaves fullest first."""
-        return self._suiting(needs, many=True)
-
     def tightest(self, needs: Resources) -> "Nodes | None":
         """The first of ``best``."""
-        found = self._suiting(needs, many=False)
-        return found[0] if found else None
+        return next(self.best(needs), None)
 
-    def _suiting(self, needs: Resources, *, many: bool) -> "list[Nodes]":
+    def best(self, needs: Resources) -> "Iterator[Nodes]":
+        """The entries that have room for a member, the one that it leaves fullest first."""
         keys, nodes = self._keys, self._nodes
         cpu, memory = needs.get("cpu", 0), needs.get("memory", 0)
         devices = sum(needs[name] for name in self.devices)
-        found: list[Nodes] = []
         index, end = bisect_left(keys, (0, devices, cpu, memory)), len(keys)
         while index < end:
             key = keys[index]
             one = nodes[key[4], key[5]]
             if one.takes(needs):
-                found.append(one)
-                if not many:
-                    break
+                yield one
                 index += 1
             elif key[1] < devices:
                 index = bisect_left(keys, (key[0], devices, cpu, memory), index + 1)
@@ -102,4 +95,3 @@ class Ranking:
                 index = bisect_left(keys, (key[0], key[1], cpu, memory), index + 1)
             else:
                 index += 1
-        return found

@@ -6,6 +6,7 @@ that absorbed changes equals a view rebuilt from the store; a test holds the two
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
@@ -311,25 +312,58 @@ class View:
         """The job holds capacity with this run."""
         self.drop_job(run.job_id)
         self.runs[run.job_id] = run
+        self.runs_on.setdefault(run.cluster_id, {})[run.job_id] = run
         self._count(run, 1)
+
+    def put_runs(self, runs: Iterable[LiveRun]) -> None:
+        """As ``put_run`` for each; runs alike that come in a row are counted together."""
+        for _, alike in groupby(runs, _counted_by):
+            row = list(alike)
+            if len(row) == 1 or not self._drop_row([run.job_id for run in row]):
+                for run in row:
+                    self.put_run(run)
+                continue
+            self.runs |= {run.job_id: run for run in row}
+            self.runs_on.setdefault(row[0].cluster_id, {}).update({run.job_id: run for run in row})
+            self._count(row[0], len(row))
+
+    def _drop_row(self, job_ids: list[int]) -> bool:
+        """Drop waiting jobs if they are the first ones of one class, in their order; whether they were."""
+        key = self._keys.get(job_ids[0])
+        if key is None:
+            return False
+        keys, many = self.waiting[key.queue_id][key], len(job_ids)
+        if [one.job_id for one in keys.islice(0, many)] != job_ids:
+            return False
+        del keys[:many]
+        for job_id in job_ids:
+            del self.jobs[job_id]
+            del self._keys[job_id]
+        self._class_has_changed(key)
+        return True
+
+    def _class_has_changed(self, key: ClassKey) -> None:
+        """The first job of a class is another one now, or there is none."""
+        of_queue = self.waiting[key.queue_id]
+        if not of_queue[key]:
+            del of_queue[key]
+        self._set_head(key)
+        if not of_queue:
+            del self.waiting[key.queue_id]
 
     def drop_job(self, job_id: int) -> None:
         """The job neither waits nor runs: it ended, is held, or is about to be put again."""
         job = self.jobs.pop(job_id, None)
         if job is not None:
             key = self._keys.pop(job_id)
-            of_queue = self.waiting[job.queue_id]
-            keys = of_queue[key]
+            keys = self.waiting[job.queue_id][key]
             was_first = keys[0] == job.key
             keys.remove(job.key)
-            if not keys:
-                del of_queue[key]
             if was_first:
-                self._set_head(key)
-            if not of_queue:
-                del self.waiting[job.queue_id]
+                self._class_has_changed(key)
         run = self.runs.pop(job_id, None)
         if run is not None:
+            del self.runs_on[run.cluster_id][job_id]
             self._count(run, -1)
 
     def _set_head(self, key: ClassKey) -> None:
@@ -347,32 +381,28 @@ class View:
         if not heads:
             del self.heads[key.queue_id]
 
-    def _count(self, run: LiveRun, sign: int) -> None:
+    def _count(self, run: LiveRun, many: int) -> None:
+        """Count so many runs alike, or take one off with -1."""
         load, laid = self.load.setdefault(run.cluster_id, {}), self.laid.get(run.cluster_id, {})
         for key, count in load_of(run):
             group = load.setdefault(key.group, {})
-            _add(group, key, sign * count)
+            _add(group, key, many * count)
             if not group:
                 del load[key.group]
             laid.pop(key.group, None)
         if self.rooms is not None:
-            self.rooms.note_run(run, sign)
-        on = self.runs_on.setdefault(run.cluster_id, {})
-        if sign > 0:
-            on[run.job_id] = run
-        else:
-            del on[run.job_id]
-        _add(self.running, run.queue_id, sign)
+            self.rooms.note_run(run, many)
+        _add(self.running, run.queue_id, many)
         classes = self.running_classes.setdefault(run.queue_id, {})
-        _add(classes, run.class_id, sign)
+        _add(classes, run.class_id, many)
         if not classes:
             del self.running_classes[run.queue_id]
-        self._charge(run, sign)
+        self._charge(run, many)
 
-    def _charge(self, run: LiveRun, sign: int) -> None:
+    def _charge(self, run: LiveRun, many: int) -> None:
         used = self.used.setdefault(run.queue_id, {})
         for place, amount in self.places_of(run).items():
-            _add(used, place, sign * amount)
+            _add(used, place, many * amount)
         if not used:
             del self.used[run.queue_id]
 
@@ -434,6 +464,11 @@ class View:
             above = () if queue is None or queue.parent_id is None else self.ancestry(queue.parent_id)
             found = self._ancestry[queue_id] = () if queue is None else (queue, *above)
         return found
+
+
+def _counted_by(run: LiveRun) -> tuple[Any, ...]:
+    """Everything that counts of a run but which job it is of."""
+    return run.queue_id, run.class_id, run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at
 
 
 def _bearing(queue: Queue | None) -> tuple[frozenset[Line], float | None]:

@@ -10,7 +10,7 @@ from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
+from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start, runs_of
 from trainmaster.dispatcher.scheduling.view import (
     ClassKey,
     Cluster,
@@ -180,10 +180,9 @@ class Follower:
 
     def note_applied(self, plan: Plan, applied: "Applied") -> None:
         """Count what was just applied at once, without waiting for it to come back by the feed."""
-        for start in plan.starts:
-            if start.job.id in applied.jobs:
-                self.run_versions[start.job.id] = start.job.version + 1
-                self.view.put_run(start.run(applied.at))
+        started = [start for start in plan.starts if start.job.id in applied.jobs]
+        self.run_versions |= {start.job.id: start.job.version + 1 for start in started}
+        self.view.put_runs(runs_of(started, applied.at))
         for job_id in applied.ending & self.view.runs.keys():
             self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
         for hold in plan.holds:
