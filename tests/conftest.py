@@ -38,6 +38,14 @@ LEASE_SECONDS = 6.0
 _names = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests run in one process, one after the other: those of a file; and all that start a whole system."""
+    for item in items:
+        folder = item.path.parent.name
+        name = "systems" if folder in ("e2e", "faults") else item.path.name
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Postgres with a migrated database that others are copied from."""

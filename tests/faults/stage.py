@@ -28,7 +28,9 @@ from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 LEASE = 1.0
 LIMIT = 4.0
 """L and D of design section 11."""
-FAR_LIMIT = 120.0
+_PATIENCE = 60.0
+"""Seconds for what takes a second or two; a machine that is shared may be many times slower for a while."""
+FAR_LIMIT = 600.0
 """A D that no fault outlasts, on however slow a machine."""
 LASTING = 8.0
 """Seconds for which a lasting job runs that is to be there when a fault has outlasted D."""
@@ -92,10 +94,10 @@ class Stage:
         for number, port in enumerate(self.api_ports):
             process = self.children[f"api-{number}"].process
             assert process is not None
-            wait_for_port(port, process, 30, f"api-{number}")
+            wait_for_port(port, process, _PATIENCE, f"api-{number}")
         for number, name in enumerate(CLUSTERS):
             self._start_agent(program, name, self.api_ports[number % 2 :] + self.api_ports[: number % 2])
-        eventually_sync(lambda: self.cluster_states() == {"ready"}, 30)
+        eventually_sync(lambda: self.cluster_states() == {"ready"}, _PATIENCE)
 
     def _add(self, name: str, command: list[str]) -> Child:
         child = Child(name, command, self.env, self.folder / "logs" / f"{name}.log")
@@ -191,7 +193,7 @@ class Stage:
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Ask either api, until one answers with something else than 503."""
         headers = _ADMIN | options.pop("headers", {})
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + _PATIENCE
         number = 0
         while True:
             port = self.api_ports[number % 2]
@@ -203,7 +205,7 @@ class Stage:
                 assert "retry-after" in answer.headers
             except httpx.TransportError:
                 pass
-            assert time.monotonic() < ends, f"no api answered {method} {path} for 60 s"
+            assert time.monotonic() < ends, f"no api answered {method} {path} for {_PATIENCE:.0f} s"
             time.sleep(0.05)
 
     def cluster_states(self) -> set[str]:
@@ -235,9 +237,9 @@ class Stage:
                 if job["id"] in self.expected
             )
 
-        eventually_sync(running, 60)
+        eventually_sync(running, _PATIENCE)
 
-    def await_all_ended(self, seconds: float = 120) -> None:
+    def await_all_ended(self, seconds: float = 2 * _PATIENCE) -> None:
         states = "&".join(f"state={state}" for state in JobState if not state.is_terminal)
 
         def ended() -> bool:
@@ -266,7 +268,7 @@ class Stage:
                 assert job["attempt"] == expected.attempts, (
                     f"{job_id} was stopped though nobody asked: {self.history(job_id)}"
                 )
-        eventually_sync(lambda: not self.member_processes(), 10)
+        eventually_sync(lambda: not self.member_processes(), 30)
         overlaps = self.members / "overlaps"
         assert not overlaps.exists(), overlaps.read_text()
 
@@ -308,7 +310,7 @@ class Flow:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(120)
+        self._thread.join(5 * _PATIENCE)
         assert not self._thread.is_alive(), "submitting did not come to an end"
         if self._error:
             raise self._error[0]
