@@ -17,6 +17,8 @@ import httpx
 import pytest
 import uvicorn
 from sqlalchemy import create_engine, text
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.waiting import eventually
 from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
@@ -38,12 +40,17 @@ LEASE_SECONDS = 6.0
 _names = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests run in one process, one after the other: those of a file; and all that start a whole system."""
-    for item in items:
-        folder = item.path.parent.name
-        name = "systems" if folder in ("e2e", "faults") else item.path.name
-        item.add_marker(pytest.mark.xdist_group(name))
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of a file run in one process, one after the other; so do all that start a whole system."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "systems" if file.startswith(("tests/e2e/", "tests/faults/")) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How tests are dealt out to the processes of ``-n``."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +91,7 @@ def redis_url() -> Iterator[str]:
     """A Redis: ``redis-server`` where there is one, else the stand-in that ``trainmaster up`` uses too."""
     port = free_port()
     process = subprocess.Popen(redis_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for_port(port, process, 20, "Redis")
+    wait_for_port(port, process, 60, "Redis")
     yield f"redis://127.0.0.1:{port}/0"
     process.kill()
     process.wait()
@@ -178,10 +185,10 @@ class Service:
     """With the admin's key."""
 
     def agent(self, cluster: str = "private", **fields: Any) -> FakeAgent:
-        return FakeAgent(httpx.AsyncClient(base_url=self.url, timeout=20), f"tmk_{cluster}", **fields)
+        return FakeAgent(httpx.AsyncClient(base_url=self.url, timeout=60), f"tmk_{cluster}", **fields)
 
     def as_key(self, key: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
     async def submit(self, name: str = "job", queue: str = "default", cpu: str = "1", **fields: Any) -> str:
         answer = await self.http.post("/v1/jobs", json=job(name, queue, cpu, **fields))
@@ -249,7 +256,7 @@ async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
         stop = asyncio.Event()
         scheduling = asyncio.create_task(Scheduler(stores).run(stop))
         async with httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=20
+            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60
         ) as http:
             yield Service(url, settings, stores, http)
         stop.set()

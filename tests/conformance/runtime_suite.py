@@ -18,7 +18,7 @@ from trainmaster.agent.runtime.port import RunStatus, Runtime
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds after which a condition that should come true at once is given up."""
 
 

@@ -92,7 +92,7 @@ class Machine:
         assert (kind, program) == ("CMD", "python")
         for port, here in self.ports[name].items():
             words = [word.replace(f":{port}/", f":{here}/") for word in words]
-        return subprocess.run([sys.executable, *words], capture_output=True, timeout=30, check=False).returncode == 0
+        return subprocess.run([sys.executable, *words], capture_output=True, timeout=60, check=False).returncode == 0
 
     def log(self, name: str) -> str:
         return (self.folder / "logs" / name).read_text()
@@ -141,7 +141,7 @@ def test_all_services_start_run_a_job_and_stop(machine: Machine) -> None:
     }
 
     def ask(*words: str) -> str:
-        done = subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -162,7 +162,7 @@ def test_postgres_takes_the_settings_of_its_command(tmp_path: Path) -> None:
         # Asked for one setting, it reads its options, prints that and starts nothing.
         command = [server, "-C", name, "-D", tmp_path, *options]
         (tmp_path / "postgresql.conf").touch()
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         assert said.returncode == 0, said.stderr
         unit_less = value.removesuffix("MB")
         assert said.stdout.strip() in (value, str(int(unit_less) * 128) if unit_less.isdecimal() else "", "pglz"), (
@@ -199,7 +199,7 @@ def test_the_image_can_be_installed_and_has_only_locked_versions(tmp_path: Path)
 
     def ask(*words: str) -> str:
         return subprocess.run(
-            [installed / "bin" / words[0], *words[1:]], env=env, capture_output=True, text=True, timeout=60, check=True
+            [installed / "bin" / words[0], *words[1:]], env=env, capture_output=True, text=True, timeout=180, check=True
         ).stdout
 
     for command in ("serve", "scheduler", "worker", "beat", "migrate"):

@@ -181,7 +181,7 @@ def command(work: Work, *words: str, expected: int = 0) -> "subprocess.Completed
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == expected, (words, done)
@@ -220,7 +220,7 @@ def _start_api(stage: Stage) -> None:
     stage.revive("api-0")
     process = stage.children["api-0"].process
     assert process is not None
-    wait_for_port(stage.api_ports[0], process, 30, "api-0")
+    wait_for_port(stage.api_ports[0], process, 60, "api-0")
 
 
 @dataclass

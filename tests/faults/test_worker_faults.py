@@ -44,7 +44,7 @@ def env(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of processes on a Redis of this test's own, where a beat runs already."""
     port = free_port()
     redis = subprocess.Popen(redis_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for_port(port, redis, 20, "Redis")
+    wait_for_port(port, redis, 60, "Redis")
     env = os.environ | {"DATABASE_URL": database_url, "REDIS_URL": f"redis://127.0.0.1:{port}/0"}
     beat = subprocess.Popen([*PROGRAM, "beat"], env=env, stderr=subprocess.DEVNULL)
     yield env

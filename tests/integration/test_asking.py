@@ -355,7 +355,7 @@ async def apart(
     port, stores = free_port(), Stores.open(settings)
     wait_for_port(port, start("serve", "--port", str(port)), 20, "the api")
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60) as http:
         service = Service(url, settings, stores, http)
         await service.agent().connect(cpu=4)
         yield Apart(service, start("scheduler"))

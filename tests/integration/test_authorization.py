@@ -111,7 +111,7 @@ async def test_every_route_refuses_who_shows_no_valid_key(service: Service, ever
     before = await picture(service.stores)
     headers: list[dict[str, str]] = [{"Authorization": f"Bearer {key}"} for key in ("tmk_wrong", revoked, expired)]
     headers += [{}, {"Authorization": "Bearer"}, {"Authorization": "Basic tmk_admin"}, {"Authorization": "tmk_admin"}]
-    async with httpx.AsyncClient(base_url=service.url, timeout=20) as nobody:
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as nobody:
         for method, path in every_call:
             for header in headers:
                 answer = await nobody.request(method, address(path), headers=header, json={})

@@ -44,7 +44,7 @@ def bootstrap(database_url: str, tmp_path: Path) -> Bootstrap:
             env=os.environ | {"DATABASE_URL": database_url, "REDIS_URL": ""},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

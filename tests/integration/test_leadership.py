@@ -213,7 +213,7 @@ class Cast:
 @pytest.fixture
 async def cast(processes: Processes, settings: Settings, stores: Stores) -> AsyncIterator[Cast]:
     async with httpx.AsyncClient(
-        base_url=processes.url, headers={"Authorization": "Bearer tmk_admin"}, timeout=20
+        base_url=processes.url, headers={"Authorization": "Bearer tmk_admin"}, timeout=60
     ) as http:
         service = Service(processes.url, settings, stores, http)
         await service.agent().connect(cpu=100)

@@ -41,7 +41,7 @@ class Processes:
         with (self.folder / f"{name}.log").open("ab") as log:
             child = subprocess.Popen([*words], env=self.env, stdout=log, stderr=log)
         self.children[name], self.ports[name] = child, port
-        wait_for_port(port, child, 30, name)
+        wait_for_port(port, child, 60, name)
 
     def kill(self, name: str) -> None:
         child = self.children.pop(name)
@@ -53,7 +53,7 @@ class Processes:
 
     def http(self, key: str = ADMIN_KEY) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['api']}", headers=headers, timeout=20)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['api']}", headers=headers, timeout=60)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_prometheus_sees_a_well_installation_and_then_the_loss_of_its_leader(
         f"--web.listen-address=127.0.0.1:{port}",
         port=port,
     )
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=10) as prometheus:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as prometheus:
 
         def data(path: str, **parameters: str) -> Any:
             answer = prometheus.get(path, params=parameters)
@@ -194,7 +194,7 @@ def test_the_worker_counts_the_side_jobs_that_beat_has_it_do(processes: Processe
         processes.start(name, *PROGRAM, name, "--metrics-port", str(port), port=port)
 
     def page(name: str) -> str:
-        return httpx.get(f"http://127.0.0.1:{processes.ports[name]}/metrics", timeout=10).text
+        return httpx.get(f"http://127.0.0.1:{processes.ports[name]}/metrics", timeout=60).text
 
     eventually_sync(lambda: f'trainmaster_tasks_total{{outcome="success",task="{RELAY}"}}' in page("worker"), 20)
     assert f'trainmaster_task_seconds_count{{task="{RELAY}"}}' in page("worker")
@@ -210,7 +210,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(processes: Processes) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     assert ended.returncode == Exit.USAGE
     assert ended.stderr.startswith(f"metrics cannot be served at port {taken}: ")

@@ -34,7 +34,7 @@ def serve(service: Service) -> Serve:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
             try:
-                async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
+                async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
                     yield http
             finally:
                 server.should_exit = True
@@ -95,7 +95,7 @@ async def test_the_api_description_has_what_is_served(serve: Serve, audience: Au
 
 async def test_a_job_goes_from_an_api_for_users_to_an_agent_at_another(serve: Serve) -> None:
     async with serve(Audience.USERS) as users, serve(Audience.AGENTS) as agents:
-        agent = FakeAgent(httpx.AsyncClient(base_url=agents.base_url, timeout=20), "tmk_private")
+        agent = FakeAgent(httpx.AsyncClient(base_url=agents.base_url, timeout=60), "tmk_private")
         await agent.connect()
         answer = await users.post("/v1/jobs", json=job())
         assert answer.status_code == 201, answer.text

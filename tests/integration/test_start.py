@@ -35,7 +35,7 @@ def away(database_url: str, redis_url: str) -> Callable[..., dict[str, str]]:
 
 
 def run(env: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*PROGRAM, *words], env=env, capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_an_api_that_is_killed_leaves_no_process_behind(service: Service) 
         *PROGRAM, "serve", "--port", str(port), env=env, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
 
             async def ready() -> bool:
                 with suppress(httpx.TransportError):

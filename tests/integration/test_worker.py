@@ -55,7 +55,7 @@ def start(database_url: str, redis_port: int, tmp_path: Path) -> Iterator[Start]
             child = subprocess.Popen(command, env=os.environ | stores | env, stdout=log, stderr=log)
         children.append(child)
         if name == "redis":
-            wait_for_port(redis_port, child, 20, "Redis")
+            wait_for_port(redis_port, child, 60, "Redis")
         return child
 
     yield run
@@ -218,7 +218,7 @@ def test_a_store_away_at_the_start_ends_it_with_a_line(
         if store == "Postgres"
         else {"REDIS_URL": f"redis://{nowhere}/0"}
     )
-    ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == Exit.STORE_AWAY
     assert ended.stderr.splitlines()[-1].startswith(f"{store} did not answer for 1 s: ")
     assert "Traceback" not in ended.stderr
@@ -227,7 +227,7 @@ def test_a_store_away_at_the_start_ends_it_with_a_line(
 @pytest.mark.parametrize("name", ["worker", "beat"])
 def test_without_redis_it_says_what_to_set(database_url: str, name: str) -> None:
     env = {key: text for key, text in os.environ.items() if key != "REDIS_URL"} | {"DATABASE_URL": database_url}
-    ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([*PROGRAM, name], env=env, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == Exit.USAGE
     assert ended.stderr.startswith("set REDIS_URL")
 
