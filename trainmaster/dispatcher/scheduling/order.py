@@ -21,6 +21,7 @@ STEP = 1 / 1024
 """By how much of everything a queue may get ahead of its siblings in one turn. Jobs alike that come one behind the other start
 together within it; where a single job is more than that, turns are taken job by job."""
 LONGEST_ROW = 64
+"""Jobs that start in one turn at most."""
 
 
 class Head(NamedTuple):
@@ -213,16 +214,16 @@ class Turns:
             siblings = self._children[queue.parent_id]
             if len(siblings) > 1:
                 runner_up = min(siblings[1:3])
-                if not self._is_due(queue, charge, 1, runner_up):
+                if not self._keeps_step(queue, charge, 1, runner_up):
                     return 0
-                while not self._is_due(queue, charge, most, runner_up):
+                while not self._keeps_step(queue, charge, most, runner_up):
                     most //= 2
         return most
 
-    def _is_due(
+    def _keeps_step(
         self, queue: Queue, charge: Mapping[Line, int], started: int, runner_up: tuple[float, float, int]
     ) -> bool:
-        """Whether a queue is still ahead, or behind by a step at most, after so many starts."""
+        """Whether a queue has got ahead of the next one by a step at most, after so many starts."""
         beyond, whole = self._ledger.share(queue, charge, started)
         if beyond == runner_up[0]:
             return whole <= runner_up[1] + STEP
