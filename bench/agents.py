@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from bench.flow import spec
-from bench.numbers import durability, summary
+from bench.numbers import stores, summary
 from bench.posting import Poster
 from bench.stage import Stage
 
@@ -123,7 +123,7 @@ def main() -> None:
                 "with_changes": measure(stage, options.seconds, options.changes / 2),
                 "all_jobs_ended": wait_for_jobs(stage),
                 "rss_bytes": stage.rss_bytes(),
-                "postgres": durability(stage.database_url),
+                "stores": stores(stage.database_url),
             }
         finally:
             stage.stop()

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import orjson
 import psutil
 
-from bench.numbers import durability, quantile
+from bench.numbers import quantile, stores
 from bench.stage import PROGRAM, Stage
 from bench.worlds import NOW, ROLE, Changes, Kind, Size, World, gangs, make, make_kinds, popularity, reclaim_storm
 from trainmaster.cli.embedded import free_port
@@ -498,7 +498,7 @@ def run_store(scale: float) -> dict[str, Any]:
             insert(stage, size)
             figures: dict[str, Any] = {"insert_seconds": round(time.perf_counter() - began, 1)}
             figures |= apart(run_cold_start, stage.database_url)
-            figures["postgres"] = durability(stage.database_url)
+            figures["stores"] = stores(stage.database_url)
             if "cold_start_error" in figures:
                 return figures
             ports = {f"scheduler-{number}": free_port() for number in range(2)}

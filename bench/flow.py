@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from bench.numbers import durability, summary
+from bench.numbers import stores, summary
 from bench.posting import Poster, RefusedError
 from bench.replay import replay
 from bench.stage import Stage
@@ -176,7 +176,7 @@ def main() -> None:
             bare = replay(stage.database_url, spec(1), options.replay)
             result["bare_replay_jobs_per_second"] = round(bare, 1)
             result["ratio_to_postgres"] = round(result["jobs_per_second"] / bare, 3)
-            result["postgres"] = durability(stage.database_url)
+            result["stores"] = stores(stage.database_url)
             result["redis"] = Path(stage.children["redis"].command[0]).name
         finally:
             stage.stop()

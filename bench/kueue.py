@@ -34,7 +34,7 @@ from bench.kueue_load import (
     calls_of,
     spec,
 )
-from bench.numbers import durability, summary
+from bench.numbers import stores, summary
 from bench.stage import ADMIN_KEY, Stage
 from trainmaster.client.http import Client
 from trainmaster.protocol.states import JobState
@@ -242,7 +242,7 @@ def main() -> None:
                 stage.start()
                 make_tenants(stage, scenario, scenario.workloads()[-1])
                 result["scenarios"][scenario.name] = measure(stage, scenario)
-                result["postgres"] = durability(stage.database_url)
+                result["stores"] = stores(stage.database_url)
                 result["redis"] = Path(stage.children["redis"].command[0]).name
             finally:
                 stage.stop()

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from bench.numbers import durability, summary
+from bench.numbers import stores, summary
 from trainmaster.cli.embedded import free_port
 from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
@@ -92,7 +92,7 @@ def _measure(installation: Installation, marks: Path, submits: int, draw: random
         **summary([started[job_id] - began for job_id, began in submitted.items() if job_id in started]),
         "post": summary(posts),
         "stages": stages(url, submitted, started),
-        "postgres": durability(url),
+        "stores": stores(url),
         "redis": installation.children["redis"].command[0],
     }
 

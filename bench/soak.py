@@ -22,10 +22,11 @@ from statistics import median
 from typing import Any
 
 import orjson
+import psutil
 
 from bench.flow import fleet, spec
 from bench.hooks import SECRET, Receiver
-from bench.numbers import durability
+from bench.numbers import stores
 from bench.posting import Poster, RefusedError
 from bench.stage import Stage
 
@@ -109,11 +110,15 @@ class Watch:
     memory: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     cores: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """CPU seconds per second since the look before; not where a process was started anew in between."""
+    machine: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """By minute, the parts of the machine's CPU time that were used here and that were taken by others (steal)."""
     not_ended: list[int] = field(default_factory=list)
     outbox: list[int] = field(default_factory=list)
     _before: tuple[float, dict[str, float]] | None = None
+    _machine_before: tuple[float, float, float] | None = None
 
     def look(self, at: float) -> None:
+        self._look_at_machine(at)
         for name, size in self.stage.rss_bytes().items():
             self.memory[name].append((at, size))
         cpu, then = self.stage.cpu_seconds(), self._before
@@ -128,6 +133,24 @@ class Watch:
         assert row is not None
         self.not_ended.append(int(row[0]))
         self.outbox.append(int(row[1]))
+
+    def _look_at_machine(self, at: float) -> None:
+        times = psutil.cpu_times()
+        whole, idle, stolen = sum(times[:8]), times.idle + times.iowait, times.steal
+        if self._machine_before is not None:
+            passed, unused, taken = (
+                now - then for now, then in zip((whole, idle, stolen), self._machine_before, strict=True)
+            )
+            self.machine[int(at // 60)].append(((passed - unused - taken) / passed, taken / passed))
+        self._machine_before = whole, idle, stolen
+
+    def machine_in(self, minute: int) -> dict[str, float]:
+        """What part of the CPU time was used in a minute, and what part others took."""
+        samples = self.machine.get(minute)
+        if not samples:
+            return {}
+        used, stolen = (sum(parts) / len(samples) for parts in zip(*samples, strict=True))
+        return {"cpu_used": round(used, 3), "cpu_stolen": round(stolen, 3)}
 
 
 def growth(of: dict[str, list[tuple[float, float]]], seconds: float, digits: int) -> dict[str, dict[str, float]]:
@@ -223,13 +246,14 @@ def run(stage: Stage, receiver: Receiver, minutes: float, rate: float, kill_ever
                 "p99_seconds": round(row[2], 3),
                 "killed": killed[row[0]],
             }
+            | watch.machine_in(row[0])
             for row in lags
         ],
         "not_ended": summary_of(watch.not_ended),
         "outbox_rows": summary_of(watch.outbox),
         "memory_bytes": growth(watch.memory, seconds, 0),
         "cores": growth(watch.cores, seconds, 3),
-        "postgres": durability(stage.database_url),
+        "stores": stores(stage.database_url),
     }
 
 

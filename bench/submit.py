@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from bench.flow import spec
-from bench.numbers import durability, summary
+from bench.numbers import stores, summary
 from bench.posting import Poster
 from bench.stage import Stage
 
@@ -95,7 +95,7 @@ def main() -> None:
                 "single_posts": measure(stage, whole_specs, 1, options.callers * 4, options.seconds),
                 "whole_specs": measure(stage, whole_specs, 10_000, options.callers, options.seconds),
                 "parameter_sets": measure(stage, parameter_sets, options.sets, options.callers, options.seconds),
-                "postgres": durability(stage.database_url),
+                "stores": stores(stage.database_url),
                 "rss_bytes": stage.rss_bytes(),
             }
         finally:

@@ -109,6 +109,8 @@ class Part:
     name: str = "worker"
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of the template."""
+    of_role: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the role."""
 
 
 async def eventually(condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
@@ -154,6 +156,7 @@ def start_run(
             "name": part.name,
             "replicas": part.count,
             "template": {"resources": {"cpu": part.cpu}, **lab.template(run, part.behaviour), **part.extra},
+            **part.of_role,
         }
         for part in parts
     ]
@@ -224,6 +227,17 @@ class RuntimeConformance:
         lab.open_gate(A)
         await until_state(lab, A, RunState.SUCCEEDED)
         await until_state(lab, B, RunState.RUNNING)
+
+    async def test_members_that_must_be_apart_wait_for_as_many_nodes(self, lab: Lab) -> None:
+        assert "maxPerNode" in (await lab.runtime.capacity()).capabilities
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, cpu="4")))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=2, of_role={"maxPerNode": 1})))
+        status = await until_state(lab, B, RunState.PENDING)
+        assert "at most 1 on a node" in status.message
+        lab.open_gate(A)
+        await until_state(lab, B, RunState.RUNNING)
+        assert lab.living(B) == 2
 
     async def test_the_cluster_never_runs_more_than_it_has(self, lab: Lab) -> None:
         runs = [f"crowd-{number:07d}-r1" for number in range(7)]

@@ -120,6 +120,35 @@ async def test_a_job_that_does_not_queue_has_no_place(busy: Service) -> None:
         assert not told.keys() & {"live", "position", "factors", "ageSeconds"}
 
 
+# What queues use
+
+
+async def test_queues_are_shown_with_what_they_use(busy: Service) -> None:
+    running = await busy.submit("runs", cpu="2")
+    await busy.until(running, "dispatched")
+
+    async def in_use() -> bool:
+        answer = (await busy.http.get("/v1/queues?usage=true")).json()
+        return bool(answer["live"] and answer["queues"][0]["usage"]["used"] == {"cpu": "2"})
+
+    await eventually(in_use)
+    (queue,) = (await busy.http.get("/v1/queues?usage=true")).json()["queues"]
+    assert queue["usage"] == {"running": 1, "used": {"cpu": "2"}, "share": 0.5, "shareBeyondGuarantee": 0.5}
+    assert "usage" not in (await busy.http.get("/v1/queues")).json()["queues"][0]
+    async with AsyncClient(busy.url, ADMIN_KEY) as client:
+        (view,) = await client.queues(usage=True)
+        assert view.usage is not None
+        assert view.usage.used == {"cpu": "2"}
+
+
+async def test_without_a_leader_queues_are_shown_without_their_use(busy: Service) -> None:
+    await execute(busy.stores, "UPDATE leadership SET reads = NULL")
+    answer = (await busy.http.get("/v1/queues?usage=true")).json()
+    assert answer["live"] is False
+    assert [queue["path"] for queue in answer["queues"]] == ["default"]
+    assert "usage" not in answer["queues"][0]
+
+
 # Dry runs
 
 

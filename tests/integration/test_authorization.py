@@ -13,7 +13,11 @@ from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
 from tests.waiting import eventually
 from trainmaster.dispatcher.api.app import make_app
+from trainmaster.dispatcher.api.context import Keyring
 from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.services.tenants import hash_key
+from trainmaster.dispatcher.store import keys as key_store
+from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
 
@@ -45,6 +49,10 @@ ALLOWED: dict[Call, set[str]] = {
     ("GET", "/v1/priority-classes"): PEOPLE,
     ("PUT", "/v1/priority-classes/{name}"): ADMINS,
     ("DELETE", "/v1/priority-classes/{name}"): ADMINS,
+    ("GET", "/v1/reservations"): PEOPLE,
+    ("GET", "/v1/reservations/{name}"): PEOPLE,
+    ("PUT", "/v1/reservations/{name}"): ADMINS,
+    ("DELETE", "/v1/reservations/{name}"): ADMINS,
     ("GET", "/v1/clusters"): PEOPLE,
     ("GET", "/v1/clusters/{name}"): PEOPLE,
     ("PUT", "/v1/clusters/{name}"): ADMINS,
@@ -261,3 +269,81 @@ async def test_an_agents_key_opens_its_own_cluster_only(service: Service) -> Non
     assert await rows(service.stores, "SELECT 1 FROM run_tails") == []
     assert (await service.job(job_id))["state"] == "running"
     assert (await owner.sync()).status_code == 200
+
+
+async def test_a_key_is_looked_up_once_while_no_key_changes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[bytes] = []
+    ours: set[bytes] = set()
+
+    async def find(tx: Transaction, key_hash: bytes) -> key_store.Found | None:
+        if key_hash in ours:
+            looked_up.append(key_hash)
+        return await found(tx, key_hash)
+
+    found = key_store.find
+    monkeypatch.setattr(key_store, "find", find)
+    clock = 1000.0
+    keyring = Keyring(service.stores, lambda: clock)
+    secret = await make_key(service, "user", queues=["default"])
+    ours |= {hash_key(secret), hash_key("tmk_unknown")}
+    for _ in range(3):
+        caller = await keyring.caller(secret)
+        assert caller is not None
+        assert caller.queues == ("default",)
+        assert await keyring.caller("tmk_unknown") is None
+        clock += 5
+    await keyring.caller(secret)
+    assert len(looked_up) == 2, "one for each key"
+    await make_key(service, "user", queues=["default"])
+    await keyring.caller(secret)
+    assert len(looked_up) == 2, "nobody looks for a second"
+    clock += 1
+    await keyring.caller(secret)
+    assert len(looked_up) == 3, "keys have changed"
+    clock += 59
+    await keyring.caller(secret)
+    assert len(looked_up) == 3
+    clock += 2
+    await keyring.caller(secret)
+    assert len(looked_up) == 4, "kept for a minute at most"
+
+
+async def test_a_key_that_is_kept_expires_in_time(service: Service) -> None:
+    clock = 1000.0
+    keyring = Keyring(service.stores, lambda: clock)
+    secret = await make_key(service, "admin", expiresIn="1h")
+    await execute(
+        service.stores, "UPDATE api_keys SET expires_at = now() + interval '20 s' WHERE expires_at IS NOT NULL"
+    )
+    assert await keyring.caller(secret) is not None
+    await execute(
+        service.stores, "UPDATE api_keys SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL"
+    )
+    clock += 15
+    assert await keyring.caller(secret) is not None, "kept"
+    clock += 6
+    assert await keyring.caller(secret) is None
+
+
+async def test_a_key_read_just_before_it_was_revoked_is_not_kept_beyond_that(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 1000.0
+    keyring = Keyring(service.stores, lambda: clock)
+    secret = await make_key(service, "user", queues=["default"])
+    key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
+    found = key_store.find
+
+    async def slow(tx: Transaction, key_hash: bytes) -> key_store.Found | None:
+        nonlocal clock
+        outcome = await found(tx, key_hash)
+        monkeypatch.setattr(key_store, "find", found)
+        assert (await service.http.delete(f"/v1/keys/{key_id}")).status_code == 204
+        clock += 1
+        await keyring.caller("tmk_other")  # somebody else looks meanwhile whether keys have changed
+        return outcome
+
+    await keyring.caller("tmk_admin")
+    monkeypatch.setattr(key_store, "find", slow)
+    assert await keyring.caller(secret) is not None
+    assert await keyring.caller(secret) is None

@@ -20,6 +20,14 @@ from trainmaster.protocol.states import RunState
 __all__ = ["world"]
 
 QUEUE, CLASS, CLUSTER, KEYS = "PUT /v1/queues/", "PUT /v1/priority-classes/", "PUT /v1/clusters/", "POST /v1/keys"
+RESERVATION = "PUT /v1/reservations/"
+WINDOW: dict[str, Any] = {
+    "name": "w",
+    "queue": "team/a",
+    "nodes": 1,
+    "start": "2026-11-28T00:00:00Z",
+    "end": "2026-11-30T00:00:00Z",
+}
 TENANTS = [
     Case("a queue of another name", QUEUE + "a", {"path": "b"}, 422, "invalid-spec"),
     Case("a queue without parent", QUEUE + "no/a", {"path": "no/a"}, 422, "unknown-queue"),
@@ -74,6 +82,22 @@ TENANTS = [
     Case("a class beyond", CLASS + "a", {"name": "a", "value": 2**40}, 422, "invalid-spec", "value"),
     Case("a class in use", "DELETE /v1/priority-classes/normal", None, 409, "in-use"),
     Case("no class to remove", "DELETE /v1/priority-classes/none", None, 404, "not-found"),
+    Case("a reservation of another name", RESERVATION + "a", WINDOW | {"name": "b"}, 422, "invalid-spec"),
+    Case("a reservation for no queue", RESERVATION + "w", WINDOW | {"queue": "none"}, 422, "unknown-queue"),
+    Case("a reservation nowhere", RESERVATION + "w", WINDOW | {"clusters": ["none"]}, 404, "not-found"),
+    Case("a reservation of nothing", RESERVATION + "w", WINDOW | {"nodes": 0}, 422, "invalid-spec", "nodes"),
+    Case("a reservation of no end", RESERVATION + "w", WINDOW | {"end": WINDOW["start"]}, 422, "invalid-spec"),
+    Case(
+        "a time without zone",
+        RESERVATION + "w",
+        WINDOW | {"start": "2026-11-27T00:00:00"},
+        422,
+        "invalid-spec",
+        "start",
+    ),
+    Case("a time of words", RESERVATION + "w", WINDOW | {"end": "soon"}, 422, "invalid-spec", "end"),
+    Case("no reservation to remove", "DELETE /v1/reservations/none", None, 404, "not-found"),
+    Case("no reservation to show", "GET /v1/reservations/none", None, 404, "not-found"),
     Case("a cluster of no kind", CLUSTER + "a", {"name": "a", "clusterKind": "x"}, 422, "invalid-spec", "clusterKind"),
     Case("a cluster with runs", "DELETE /v1/clusters/private", None, 409, "in-use"),
     Case("no cluster to cordon", "POST /v1/clusters/none/cordon", None, 404, "not-found"),

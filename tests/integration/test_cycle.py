@@ -11,7 +11,7 @@ from trainmaster.dispatcher.services import planning
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Most, prepare, submit
+from trainmaster.dispatcher.services.submit import Most, prepare, submit_one
 from trainmaster.dispatcher.store import agents, scheduling, tenants
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
@@ -34,7 +34,7 @@ async def scheduler(database_url: str) -> AsyncIterator[Scheduler]:
     async with stores.database.transaction() as tx:
         await agents.touch(tx, 1, "session", "holder", 1, 3600, "")
         await agents.save_capacity(tx, 1, report.model_dump(mode="json", by_alias=True))
-        await submit(tx, stores, ADMIN, prepare(JOB, Most()))
+        await submit_one(tx, stores, ADMIN, prepare(JOB, Most()))
     made = Scheduler(stores)
     async with stores.database.transaction() as tx:
         made.token = await scheduling.take_lead(tx, "test", 3600)

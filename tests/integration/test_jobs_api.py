@@ -167,6 +167,15 @@ async def test_racing_submitters_never_exceed_a_queues_limit(service: Service) -
     assert await value(service.stores, "SELECT count(*) FROM jobs") == 40
 
 
+RESERVATION = {
+    "name": "w",
+    "queue": "default",
+    "nodes": 1,
+    "start": "2026-11-28T00:00:00Z",
+    "end": "2026-11-30T00:00:00Z",
+}
+
+
 async def test_each_mutating_call_leaves_one_audit_row(service: Service) -> None:
     http, job_id = service.http, await service.submit()
     calls: list[tuple[str, str, Any, str, str]] = [
@@ -181,6 +190,8 @@ async def test_each_mutating_call_leaves_one_audit_row(service: Service) -> None
         ("DELETE", "/v1/queues/q", None, "delete queue", "q"),
         ("PUT", "/v1/priority-classes/c", {"name": "c", "value": 1}, "put priority class", "c"),
         ("DELETE", "/v1/priority-classes/c", None, "delete priority class", "c"),
+        ("PUT", "/v1/reservations/w", RESERVATION, "put reservation", "w"),
+        ("DELETE", "/v1/reservations/w", None, "delete reservation", "w"),
         ("PUT", "/v1/clusters/k", {"name": "k"}, "put cluster", "k"),
         ("POST", "/v1/clusters/k/cordon", None, "cordon", "k"),
         ("POST", "/v1/clusters/k/uncordon", None, "uncordon", "k"),

@@ -21,6 +21,7 @@ from tests.conftest import Service
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
 from trainmaster.cli.embedded import free_port, wait_for_port
+from trainmaster.dispatcher.scheduler import loop
 from trainmaster.dispatcher.scheduler.loop import Scheduler
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.services import agents, planning
@@ -278,3 +279,22 @@ async def test_a_leader_that_was_frozen_applies_nothing_when_it_wakes(cast: Cast
     cast.standby.send_signal(signal.SIGKILL)
     print(f"and back again after {await cast.seconds_to_dispatch(began):.2f} s")
     assert await cast.leader_pid() == cast.leader.pid
+
+
+async def test_a_standby_with_many_jobs_has_its_rooms_warm_and_applies_nothing(
+    settings: Settings, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_MANY_JOBS", 0)
+    leader = run_scheduler(settings)
+    await eventually(leader.leading)
+    standby = run_scheduler(settings)
+
+    async def is_warm() -> bool:
+        return standby.scheduler._follower.view.rooms is not None
+
+    await eventually(is_warm)
+    assert not standby.leads
+    assert standby.scheduler.cycle == 0
+    await leader.end()
+    await eventually(standby.leading)
+    await standby.end()

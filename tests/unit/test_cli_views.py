@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -73,6 +74,34 @@ def test_the_wide_list_of_queues_has_whole_quotas_and_warnings_are_told_apart(ap
     assert "cpu 8..12 (borrows 3, lends 2, weight 2.5)" in done.stdout
     assert "warning: queue a: 8 cpu are guaranteed to it; a guarantee beyond that is worth less" in done.stderr
     assert "borrows" not in run("queues").stdout
+
+
+def test_the_wide_list_of_queues_tells_what_is_in_use(api: Api) -> None:
+    usage = {"running": 2, "used": {"cpu": "5", "cpu@kind=edge": "3"}, "share": 0.375, "shareBeyondGuarantee": 0.025}
+    api.on("GET /v1/queues", {"live": True, "queues": [{"path": "a", "jobs": {}, "usage": usage}]})
+    done = run("queues", "-o", "wide")
+    assert "cpu 5, cpu@kind=edge 3" in done.stdout
+    assert "37.5%" in done.stdout
+    api.on("GET /v1/queues", {"live": False, "queues": [{"path": "a", "jobs": {}}]})
+    done = run("queues", "-o", "wide")
+    assert "no leading scheduler has said what is in use" in done.stderr
+
+
+def test_reservations_are_listed_and_removed(api: Api) -> None:
+    over = {"kind": "Reservation", "name": "old", "queue": "a", "nodes": 2, "clusters": ["private"]}
+    over |= {"start": "2020-01-01T00:00:00.000Z", "end": "2020-01-02T00:00:00.000Z", "nodeSelector": {"gpu": "h100"}}
+    open_ = over | {"name": "now", "clusters": [], "end": "2999-01-01T00:00:00.000Z"}
+    later = open_ | {"name": "later", "start": "2998-01-01T00:00:00.000Z"}
+    api.on("GET /v1/reservations", {"reservations": [over, open_, later]})
+    api.on("DELETE /v1/reservations/old", httpx.Response(204))
+    rows = [line.split() for line in run("reservations").stdout.splitlines()]
+    assert [(row[0], row[3], row[6]) for row in rows[1:]] == [
+        ("old", "private", "over"),
+        ("now", "all", "now"),
+        ("later", "all", "to"),
+    ]
+    assert "gpu=h100" in run("reservations", "-o", "wide").stdout
+    assert run("reservations", "remove", "old").stdout == "old  removed\n"
 
 
 def test_clusters_are_listed_and_cordoned(api: Api) -> None:

@@ -413,6 +413,8 @@ CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "none for one plain member": ({}, ()),
     "gang for several members": ({"roles": worker(replicas=2)}, ("gang",)),
     "restarts of members": ({"memberFailure": {"action": "restartMember"}}, ("memberRestart",)),
+    "members apart": ({"roles": worker(replicas=3, maxPerNode=2)}, ("gang", "maxPerNode")),
+    "nothing for a node that may take them all": ({"roles": worker(replicas=2, maxPerNode=2)}, ("gang",)),
     "NUMA where it is required": ({"topology": {"numa": "singleNode"}}, ("numa",)),
     "no NUMA where it is only wished": ({"topology": {"numa": "bestEffort"}}, ()),
     "pod templates": ({"roles": [{"name": "a", "podTemplate": {"spec": {"containers": []}}}]}, ("podTemplate",)),

@@ -74,6 +74,12 @@ FITS: dict[str, tuple[list[Node], list[Need], str | None, Assignment]] = {
         "rack",
         {"b1": {"worker": 3}},
     ),
+    "no more members on a node than may be": (
+        [node("a", 8), node("b", 8), node("c", 8)],
+        [need(3, max_per_node=1), need(4, 1, "pair", max_per_node=2)],
+        None,
+        {"a": {"worker": 1, "pair": 2}, "b": {"worker": 1, "pair": 2}, "c": {"worker": 1}},
+    ),
     "the host is a topology level": ([node("a", 2), node("b", 4)], [need(3)], HOST_LEVEL, {"b": {"worker": 3}}),
 }
 
@@ -102,6 +108,12 @@ SHORTFALLS: dict[str, tuple[list[Node], list[Need], str | None, str]] = {
         [need(5, 2)],
         None,
         "role worker needs room for 5 members of cpu 2 each, there is room for 4",
+    ),
+    "too few nodes for members apart": (
+        [node("a"), node("b")],
+        [need(3, max_per_node=1)],
+        None,
+        "role worker needs room for 3 members of cpu 1 each, at most 1 on a node, there is room for 2",
     ),
     "no node at all": ([], [need()], None, "no node may take role worker: there is no node"),
     "a label that no node has": (

@@ -59,6 +59,18 @@ async def test_a_place_is_told_by_the_key_of_the_job(http: httpx.AsyncClient) ->
     assert (await http.get("/place/x")).status_code == 404
 
 
+async def test_usage_is_told_of_every_queue(http: httpx.AsyncClient, leader: Leader) -> None:
+    leader.builder.run("r", on="c")
+    answer = await http.get("/usage")
+    share = {"share": 0.25, "shareBeyondGuarantee": 0.25}
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"queues": [{"queue": "main", "running": 1, "used": {"cpu": "1"}} | share]},
+    )
+    leader.looks = 0
+    assert (await http.get("/usage")).status_code == 503
+
+
 async def test_trials_come_in_the_order_of_the_questions(http: httpx.AsyncClient) -> None:
     unknown, large = (
         QUESTION | {"queueId": 99},
@@ -77,6 +89,7 @@ async def test_trials_come_in_the_order_of_the_questions(http: httpx.AsyncClient
 async def test_strangers_are_told_nothing(http: httpx.AsyncClient, leader: Leader, headers: dict[str, str]) -> None:
     leader.looks = 0
     assert (await http.get("/place/2", headers=headers)).status_code == 401
+    assert (await http.get("/usage", headers=headers)).status_code == 401
     assert (await http.post("/try", headers=headers, json={"jobs": [QUESTION]})).status_code == 401
     assert leader.looks == 0, "not even whether it leads"
 

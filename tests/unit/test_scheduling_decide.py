@@ -203,6 +203,17 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         "It would delay a job that waits for more; c: it is kept for big-h7yf64e from 1970-01-01T00:17:40Z on,"
         " and this job has no time limit.",
     ),
+    "nodes are reserved for a queue": (
+        ViewBuilder()
+        .queue("team")
+        .cluster("c", nodes())
+        .reserved("weekend", 1, queue="team", starts=60, ends=3600)
+        .job("j"),
+        Token.RESERVED_FOR_QUEUE,
+        Tier.CAPACITY,
+        "It would use nodes that are reserved; c: 1 node is reserved for queue team from 1970-01-01T00:17:40Z to"
+        " 1970-01-01T01:16:40Z (weekend), and this job has no time limit.",
+    ),
     "its queue keeps its order": (
         ViewBuilder()
         .queue("main", order=Order.STRICT)

@@ -29,6 +29,17 @@ FITS: dict[str, tuple[Shape, list[NodeGroup], dict[str, dict[str, int]]]] = {
     "one member on one node": (simple(), [nodes()], {"nodes": {"worker": 1}}),
     "several members on one node": (simple(4), [nodes()], {"nodes": {"worker": 4}}),
     "a gang over several nodes": (simple(7, cpu=2), [nodes(4)], {"nodes": {"worker": 7}}),
+    "members apart, over groups": (
+        gang(role(3, max_per_node=1)),
+        [nodes(2, "a", cpu=4), nodes(2, "b", cpu=8)],
+        {"a": {"worker": 2}, "b": {"worker": 1}},
+    ),
+    "two on a node at most": (gang(role(5, max_per_node=2)), [nodes(3, cpu=4)], {"nodes": {"worker": 5}}),
+    "one role apart, another one anywhere": (
+        gang(role(2, "server", cpu=1, max_per_node=1), role(6, "worker", cpu=1)),
+        [nodes(2, cpu=4)],
+        {"nodes": {"server": 2, "worker": 6}},
+    ),
     "members that need nothing": (gang(role(9, cpu=0)), [nodes()], {"nodes": {"worker": 9}}),
     "several roles, the largest member first": (
         gang(role(4, "small", cpu=1), role(1, "big", cpu=4)),
@@ -143,6 +154,11 @@ MISSES: dict[str, tuple[Shape, list[NodeGroup], str]] = {
         f"needs {2**32} memory on one node, the best node has {2**32 - 1}",
     ),
     "only some members have room": (simple(9), [nodes(2)], "room for 8 of the 9 members of role 'worker'"),
+    "members apart on too few nodes": (
+        gang(role(3, max_per_node=1)),
+        [nodes(2)],
+        "room for 2 of the 3 members of role 'worker', with at most 1 on a node",
+    ),
     "together there would be enough, on one node there is not": (
         simple(cpu=3),
         [nodes(9, cpu=2)],
@@ -239,6 +255,24 @@ def test_the_sizes_to_try(shape: Shape, sizes: list[dict[str, int]]) -> None:
 
 
 # -- the room that our own runs leave
+
+
+def test_members_that_run_apart_leave_no_node_whole() -> None:
+    view = ViewBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
+    apart = gang(role(2, cpu=1, max_per_node=1))
+    assert view.run("r", apart, on="c", placement={"nodes": {"worker": 2}}).cycle().started == []
+    together = ViewBuilder().cluster("c", nodes(2, cpu=4)).job("j", simple(cpu=4))
+    assert together.run("r", simple(2), on="c", placement={"nodes": {"worker": 2}}).cycle().started == ["j"]
+
+
+def test_runs_that_are_where_they_should_not_be_are_still_counted() -> None:
+    """A cluster that has put four members on three nodes has them there."""
+    view = (
+        ViewBuilder()
+        .cluster("c", nodes(3, cpu=2))
+        .run("r", gang(role(4, cpu=1, max_per_node=1)), on="c", placement={"nodes": {"worker": 4}})
+    )
+    assert Room.of(view.view, 1).total() == amounts(cpu=2)
 
 
 def left(view: ViewBuilder, cluster: str = "c") -> list[dict[str, int]]:

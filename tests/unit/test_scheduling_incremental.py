@@ -15,6 +15,7 @@ from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import (
+    AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
@@ -196,10 +197,34 @@ class Life:
             self.put_queue(self.chance.choice(PATHS))
         elif what < 0.86:
             self.avoid()
+        elif what < 0.88:
+            self.reserve()
         elif self.world.waiting and (what < 0.9 or len(self.world.waiting) >= MOST_WAITING):
             job_id = self.chance.choice(sorted(self.world.waiting))
             del self.world.waiting[job_id]
             self.view.drop_job(job_id)
+
+    def reserve(self) -> None:
+        """An admin reserves nodes, or gives back all that were."""
+        chance = self.chance
+        if self.world.advance and chance.random() < 0.5:
+            self.world.advance = ()
+        else:
+            begins = self.now + chance.choice([-10.0, 5.0, 40.0])
+            names = chance.choice([(), ("c1",), ("c1", "c2")])
+            number = max((one.id for one in self.world.advance), default=0) + 1
+            made = AdvanceReservation(
+                id=number,
+                name=f"r{number}",
+                queue_id=IDS[chance.choice(PATHS)],
+                clusters=names,
+                nodes=chance.randint(1, 3),
+                selector=chance.choice([(), (("disk", "ssd"),)]),
+                begins_at=begins,
+                ends_at=begins + chance.choice([20.0, 60.0]),
+            )
+            self.world.advance = (*self.world.advance[-2:], made)
+        self.view.set_advance(self.world.advance)
 
     # Cycles
 

@@ -14,11 +14,11 @@ from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.order import head_of
-from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out
+from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out, usage_of
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.protocol.places import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
-from trainmaster.protocol.states import Order
+from trainmaster.protocol.states import ClusterKind, Order
 
 CLASSES = {"low": 1, "normal": 2, "high": 3}
 
@@ -37,6 +37,30 @@ def tried(
     trial = try_out(builder.view, ledger_of(builder.view, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
     return trial
+
+
+# What queues use
+
+
+def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
+    view = ViewBuilder().queue("a", guaranteed={"cpu": 4}, weight=2.0).queue("a/x").queue("a/y")
+    view.queue("main", limits={"cpu@kind=edge": 9})
+    view.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
+    view.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
+    view.run("r3", simple(cpu=1), on="e", queue="main")
+    usages = {one.queue: one for one in usage_of(view.view, ledger_of(view.view, view.now)).queues}
+    assert list(usages) == ["a", "a/x", "a/y", "main"]
+    assert (usages["a"].running, usages["a"].used) == (2, {"cpu": "5", "cpu@kind=edge": "3"})
+    assert (usages["a/x"].running, usages["a/x"].used) == (1, {"cpu": "2"})
+    assert (usages["main"].running, usages["main"].used) == (1, {"cpu": "1", "cpu@kind=edge": "1"})
+    # Of all cores a uses 5 of 20, and one beyond its guarantee; of those at the edge 3 of 4, which nobody is guaranteed.
+    assert (usages["a"].share, usages["a"].share_beyond_guarantee) == (0.375, 0.375)
+
+
+def test_a_queue_that_uses_nothing_is_told_so() -> None:
+    view = ViewBuilder().cluster("c", nodes())
+    (main,) = usage_of(view.view, ledger_of(view.view, view.now)).queues
+    assert (main.running, main.used, main.share, main.share_beyond_guarantee) == (0, {}, 0.0, 0.0)
 
 
 # The place

@@ -19,6 +19,7 @@ from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.view import (
+    AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
@@ -53,6 +54,8 @@ SHAPES: tuple[Shape, ...] = (
     gang(role(3, cpu=1), preferred_level="rack"),
     gang(role(2, cpu=2), time_limit_seconds=30),
     gang(role(cpu=1), time_limit_seconds=60),
+    gang(role(3, cpu=1, max_per_node=1)),
+    gang(role(4, least=2, cpu=1, max_per_node=2), required_level="rack"),
 )
 PATHS = ("a", "a/1", "a/2", "a/2/x", "b", "b/1", "c")
 LEAVES = ("a/1", "a/2/x", "b/1", "c")
@@ -158,6 +161,7 @@ class World:
     waiting: dict[int, WaitingJob] = field(default_factory=dict)
     runs: dict[int, LiveRun] = field(default_factory=dict)
     avoided: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    advance: tuple[AdvanceReservation, ...] = ()
 
     def steps(self) -> list[Callable[[View], None]]:
         """What builds a view of it, in any order."""
@@ -168,6 +172,7 @@ class World:
             *(lambda view, run=run: view.put_run(run) for run in self.runs.values()),
             lambda view: view.lease_until.update(self.leases),
             lambda view: view.set_avoided(dict(self.avoided)),
+            lambda view: view.set_advance(self.advance),
         ]
 
     def view(self, shuffled: int | None = None) -> View:
@@ -596,20 +601,39 @@ def change(world: World, view: View, data: st.DataObject) -> None:  # noqa: C901
 small_groups = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=3).map(
     lambda rows: [nodes(count, f"g{n}", cpu=cpu, gpu=gpu) for n, (count, cpu, gpu) in enumerate(rows)]
 )
-small_roles = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=3).map(
-    lambda rows: gang(*(role(size, f"r{n}", cpu=cpu, gpu=gpu) for n, (size, cpu, gpu) in enumerate(rows)))
+small_roles = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.sampled_from([None, None, 1, 2])),
+    min_size=1,
+    max_size=3,
+).map(
+    lambda rows: gang(
+        *(role(size, f"r{n}", cpu=cpu, gpu=gpu, max_per_node=most) for n, (size, cpu, gpu, most) in enumerate(rows))
+    )
 )
+
+
+def apart(shape: Shape, node: Resources) -> Resources:
+    """A node that takes as many members of each role as it may, said as amounts of something that they need one of."""
+    return node | {f"places/{part.name}": part.max_per_node for part in shape.roles if part.max_per_node is not None}
+
+
+def members_apart(shape: Shape) -> list[Resources]:
+    return [
+        part.needs | ({} if part.max_per_node is None else {f"places/{part.name}": 1})
+        for part in shape.roles
+        for _ in range(part.replicas)
+    ]
 
 
 @given(small_groups, small_roles)
 def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shape: Shape) -> None:
     room = Room.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
     free = [dict(one.free) for one in room.nodes for _ in range(one.count)]
-    members = [part.needs for part in shape.roles for _ in range(part.replicas)]
+    members, places = members_apart(shape), [apart(shape, node) for node in free]
     outcome = fit(shape, size_choices(shape)[0].members, room)
     assert [one.free for one in room.nodes for _ in range(one.count)] == free
     if isinstance(outcome, Fitted):
-        assert packs(members, free)
+        assert packs(members, places)
         before, needed = room.total(), needs_of(shape, size_choices(shape)[0].members)
         take(room, outcome)
         assert sum(one.count for one in room.nodes) == len(free), "no node is made or lost"
@@ -618,7 +642,7 @@ def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shap
             name: needed.get(name, 0) for name, amount in room.total().items() if amount
         }
     elif len(shape.roles) == 1:
-        assert not packs(members, free), "members alike are packed whenever they can be"
+        assert not packs(members, places), "members alike are packed whenever they can be"
 
 
 def test_the_brute_force_packer_knows_when_to_give_up() -> None:

@@ -13,7 +13,7 @@ from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
 from trainmaster.dispatcher.scheduling.layout import lay_out
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
+from trainmaster.dispatcher.scheduling.scores import Fit, measure, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
@@ -89,7 +89,7 @@ def test_the_total_alone_is_the_total(
     kind: ClusterKind, free: Resources, capacity: Resources, needs: Resources
 ) -> None:
     cluster = Cluster(1, "c", kind)
-    assert total_score(cluster, free, capacity, needs) == score(Fit(cluster, free, capacity, needs))[0]
+    assert total_score(kind, measure(free, capacity), needs) == score(Fit(cluster, free, capacity, needs))[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

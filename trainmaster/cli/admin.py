@@ -1,7 +1,7 @@
-"""``queues``, ``clusters`` and ``keys``: what admins look after."""
+"""``queues``, ``clusters``, ``reservations`` and ``keys``: what admins look after."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
 
 clusters_app = typer.Typer(help="List clusters, close them to new jobs and open them again.")
+reservations_app = typer.Typer(help="List and remove reservations of nodes.")
 keys_app = typer.Typer(help="List, make and revoke API keys.")
 
 ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -27,13 +28,14 @@ ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 def register(app: typer.Typer) -> None:
     app.command()(queues)
     app.add_typer(clusters_app, name="clusters")
+    app.add_typer(reservations_app, name="reservations")
     app.add_typer(keys_app, name="keys")
 
 
 def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """Show the tree of queues. Counts are of the queue and all below it."""
     with config.connect(ctx) as client:
-        found = client.queues()
+        found = client.queues(usage=output is not Format.TABLE)
     if output.is_data:
         print_data([data_of(queue) for queue in found], output)
         return
@@ -43,9 +45,11 @@ def queues(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     wide = output is Format.WIDE
     states = (*_WAITING, *_OVER) if wide else _WAITING
     columns = ["QUEUE", "WEIGHT", "QUOTA", *(state.upper() for state in states)]
-    columns += ["KINDS", "CLASS", "MAX QUEUED", "MAX RUNNING"] if wide else []
+    columns += ["IN USE", "SHARE", "KINDS", "CLASS", "MAX QUEUED", "MAX RUNNING"] if wide else []
     ordered = sorted(found, key=lambda queue: queue.path.split("/"))
     print_table(columns, [_queue_row(queue, found, states, wide=wide) for queue in ordered])
+    if wide and any(queue.usage is None for queue in ordered):
+        note("no leading scheduler has said what is in use")
     for queue in ordered:
         warn_of(queue.path, queue.warnings)
 
@@ -62,6 +66,7 @@ def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequenc
     row: list[object] = [name, f"{queue.weight:g}", _quotas(queue, wide=wide)]
     row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
     if wide:
+        row += ["?", "?"] if queue.usage is None else [_amounts(queue.usage.used), f"{queue.usage.share:.1%}"]
         row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
         row += ["-" if most is None else most for most in (queue.max_queued, queue.max_running)]
     return row
@@ -134,6 +139,45 @@ def uncordon(ctx: typer.Context, name: ClusterName) -> None:
     with config.connect(ctx) as client:
         client.cordon(name, on=False)
     print(f"{name}  open")
+
+
+@reservations_app.callback(invoke_without_command=True)
+def reservations(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List reservations of nodes; with a sub-command, remove one. They are made with: trainmaster apply -f FILE"""
+    if ctx.invoked_subcommand is not None:
+        return
+    with config.connect(ctx) as client:
+        found = client.objects("Reservation")
+    if output.is_data:
+        print_data(found, output)
+        return
+    if not found:
+        note("nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE")
+        return
+    columns = ["NAME", "QUEUE", "NODES", "CLUSTERS", "START", "END", "STATE"]
+    columns += ["NODE SELECTOR", "DESCRIPTION"] if output is Format.WIDE else []
+    moment = now()
+    print_table(columns, [_reservation_row(one, moment, wide=output is Format.WIDE) for one in found])
+
+
+def _reservation_row(one: dict[str, Any], moment: "datetime", *, wide: bool) -> list[object]:
+    from trainmaster.protocol.tenants import ReservationSpec
+
+    spec = ReservationSpec.model_validate({key: value for key, value in one.items() if key != "kind"})
+    state = "over" if spec.end <= moment else "now" if spec.start <= moment else "to come"
+    row: list[object] = [spec.name, spec.queue, spec.nodes, ",".join(spec.clusters) or "all", one["start"], one["end"]]
+    row.append(state)
+    if wide:
+        row += [",".join(f"{key}={value}" for key, value in spec.node_selector.items()) or "-", spec.description or "-"]
+    return row
+
+
+@reservations_app.command()
+def remove(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
+    """Remove a reservation; what it kept is free for all."""
+    with config.connect(ctx) as client:
+        client.delete("Reservation", name)
+    print(f"{name}  removed")
 
 
 @keys_app.callback(invoke_without_command=True)

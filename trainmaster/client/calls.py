@@ -13,12 +13,13 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.tenants import KeySpec
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
-Kind = Literal["Queue", "PriorityClass", "Cluster"]
+Kind = Literal["Queue", "PriorityClass", "Cluster", "Reservation"]
 
 COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
     "Queue": ("/v1/queues", "queues"),
     "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
     "Cluster": ("/v1/clusters", "clusters"),
+    "Reservation": ("/v1/reservations", "reservations"),
 }
 """Address of each kind, and the field that holds the list there."""
 
@@ -88,6 +89,10 @@ def bulk_change(wanted: JobFilter, fields: Mapping[str, Any], *, dry_run: bool) 
 
 def list_objects(kind: Kind) -> Request:
     return core.get(COLLECTIONS[kind][0])
+
+
+def queues(*, usage: bool) -> Request:
+    return core.get(COLLECTIONS["Queue"][0], (("usage", "true" if usage else None),))
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:

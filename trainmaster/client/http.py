@@ -186,9 +186,9 @@ class Client:
 
     # Tenants, clusters and keys
 
-    def queues(self) -> list[QueueView]:
-        """The queues that the key may see, with their jobs by state."""
-        return self._run(self._verbs.queues())
+    def queues(self, *, usage: bool = False) -> list[QueueView]:
+        """The queues that the key may see, with their jobs by state; with ``usage``, what each uses now, where a leader answers."""
+        return self._run(self._verbs.queues(usage))
 
     def clusters(self) -> list[ClusterView]:
         """The clusters with their contact and capacity."""

@@ -95,6 +95,16 @@ class Tried(Lenient):
     trial: Trial | None = None
 
 
+class UsageView(Lenient):
+    """What the live runs of a queue and of all below it take. Shares are parts of the whole capacity, by the queue's weight."""
+
+    running: int
+    used: dict[str, str] = Field(default_factory=dict)
+    """By line, such as ``cpu`` or ``cpu@kind=public``."""
+    share: float
+    share_beyond_guarantee: float
+
+
 class QueueView(Lenient):
     """A queue with its jobs by state; only leaves have jobs of their own."""
 
@@ -117,6 +127,8 @@ class QueueView(Lenient):
     jobs: dict[str, int] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     """In what its guarantees go beyond what the clusters have."""
+    usage: UsageView | None = None
+    """None where it was not asked for, or no leading scheduler has answered."""
 
 
 class ClusterView(Lenient):

@@ -144,8 +144,8 @@ class Verbs:
 
     # Tenants, clusters and keys
 
-    def queues(self) -> Steps[list[QueueView]]:
-        return self._models(calls.list_objects("Queue"), calls.COLLECTIONS["Queue"][1], QueueView)
+    def queues(self, usage: bool) -> Steps[list[QueueView]]:
+        return self._models(calls.queues(usage=usage), calls.COLLECTIONS["Queue"][1], QueueView)
 
     def clusters(self) -> Steps[list[ClusterView]]:
         return self._models(calls.list_objects("Cluster"), calls.COLLECTIONS["Cluster"][1], ClusterView)

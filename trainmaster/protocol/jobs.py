@@ -134,6 +134,8 @@ class Role(Strict):
     name: Name12
     replicas: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
     min_replicas: Annotated[int, Field(ge=0, le=MOST_MEMBERS)] | None = None
+    max_per_node: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
+    """How many of its members one node takes at most: with 1, the loss of a node costs a single member."""
     template: MemberTemplate | None = None
     pod_template: dict[str, Any] | None = None
 

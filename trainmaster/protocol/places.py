@@ -1,4 +1,6 @@
-"""A job's place in its queue and what it goes by, and what would become of a job that is not submitted yet."""
+"""A job's place in its queue and what it goes by, what queues use, and what would become of a job that is not submitted yet."""
+
+from pydantic import Field
 
 from trainmaster.protocol.base import Lenient, Timestamp
 from trainmaster.protocol.reasons import Reason
@@ -42,6 +44,26 @@ class Place(Lenient):
     jobs_ahead: int
     jobs_in_queue: int
     factors: Factors
+
+
+class QueueUsage(Lenient):
+    """What the live runs of a queue and of all below it take, as the leading scheduler counts it."""
+
+    queue: str
+    running: int
+    """Live runs, those that are stopping included: what they hold is not free yet."""
+    used: dict[str, str] = Field(default_factory=dict)
+    """By line, such as ``cpu`` or ``cpu@kind=public``, as a quantity; lines of which nothing is used are left out."""
+    share: float
+    """The largest part of any line that it uses, by its weight."""
+    share_beyond_guarantee: float
+    """The same for what it uses beyond its guarantees; the lowest among siblings has the next turn."""
+
+
+class Usages(Lenient):
+    """What queues use at one moment."""
+
+    queues: tuple[QueueUsage, ...]
 
 
 class Trial(Lenient):

@@ -39,6 +39,7 @@ class Token(StrEnum):
     PREEMPTING = "Preempting"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     RESERVED = "ReservedForOthers"
+    RESERVED_FOR_QUEUE = "ReservedForQueue"
     UNREACHABLE = "ClustersUnreachable"
     CORDONED = "ClustersCordoned"
     COOLING_DOWN = "CoolingDown"
@@ -71,6 +72,7 @@ _TIERS = {
     Token.PREEMPTING: Tier.QUOTA,
     Token.INSUFFICIENT_CAPACITY: Tier.CAPACITY,
     Token.RESERVED: Tier.CAPACITY,
+    Token.RESERVED_FOR_QUEUE: Tier.CAPACITY,
     Token.UNREACHABLE: Tier.CAPACITY,
     Token.CORDONED: Tier.CAPACITY,
     Token.COOLING_DOWN: Tier.CAPACITY,
@@ -98,6 +100,7 @@ class Check(StrEnum):
     NEVER_FITS = "neverFits"
     NO_ROOM = "noRoom"
     RESERVED = "reserved"
+    WINDOW = "window"
 
 
 class Verdict(Lenient):

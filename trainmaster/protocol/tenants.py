@@ -1,10 +1,11 @@
 """What admins declare: queues, priority classes, clusters and keys; and how they and jobs are shown."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue
@@ -111,6 +112,28 @@ class ClusterSpec(Strict):
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     placement_timeout: Duration = "5m"
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+
+class ReservationSpec(Strict):
+    """Whole nodes that are kept for a queue, and for those below it, on each of these clusters in a window of time."""
+
+    kind: Literal["Reservation"] = "Reservation"
+    name: Name40
+    queue: QueuePath
+    clusters: Annotated[tuple[Name40, ...], Field(max_length=1000)] = ()
+    """Without any, every cluster keeps so many nodes."""
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels of the nodes to keep; without any, all nodes may be."""
+    start: Timestamp
+    end: Timestamp
+    description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError("end must be later than start")
+        return self
 
 
 class KeySpec(Strict):

@@ -82,7 +82,7 @@ class Cluster:
             groups=self.floor.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=("gang", "memberRestart"),
+            capabilities=("gang", "maxPerNode", "memberRestart"),
             dies_without_agent=True,
             datasets=self.spec.datasets,
         )

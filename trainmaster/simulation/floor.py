@@ -102,7 +102,7 @@ class Floor:
         return idle
 
     def _find(self, plan: Plan, pins: Pins) -> list[Place] | None:
-        if plan.required is None:
+        if plan.required is None and not plan.is_apart:
             places = self._fill_pins(plan, pins) if pins else None
             if places is None and plan.preferred is None:
                 places = self._fill(plan)

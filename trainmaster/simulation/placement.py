@@ -50,6 +50,7 @@ class Need:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     node_affinity: tuple[AffinityTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    max_per_node: int | None = None
 
     def obstacle(self, node: Node) -> str | None:
         """Why this node may not take such a member however empty it is; None when it may."""
@@ -65,8 +66,9 @@ class Need:
         return None
 
     def room(self, free: Resources) -> int:
-        """How many of these members, at most ``count``, fit into ``free``."""
-        return min([self.count, *(free.get(name, 0) // amount for name, amount in self.resources.items() if amount)])
+        """How many of these members one node takes that has so much free."""
+        most = self.count if self.max_per_node is None else min(self.count, self.max_per_node)
+        return min([most, *(free.get(name, 0) // amount for name, amount in self.resources.items() if amount)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ def _explain(
         if amount > freest:
             return f"role {need.role} needs {_say(name, amount)} on one node, the freest node has {_bare(name, freest)}"
     each = format_resources(need.resources)
-    return f"role {need.role} needs room for {need.count} members of {each} each, there is room for {placed}"
+    apart = "" if need.max_per_node is None else f", at most {need.max_per_node} on a node"
+    return f"role {need.role} needs room for {need.count} members of {each} each{apart}, there is room for {placed}"
 
 
 def _say(name: str, amount: int) -> str:

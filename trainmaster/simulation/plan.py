@@ -53,6 +53,11 @@ class Plan:
     never: str | None = None
     """Why it would not even fit the empty cluster: a sentence, empty if it would, None as long as nobody asked."""
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether a node may not take all that it has room for: then each node is looked at."""
+        return any(role.need.max_per_node is not None for role in self.roles)
+
     def position(self, role: str) -> int | None:
         """Where a role is in ``roles``."""
         for position, one in enumerate(self.roles):
@@ -124,7 +129,8 @@ class Plans:
                 return Refusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
             template = role.template
             needs = (template.amounts, template.node_selector, template.node_affinity, template.tolerations)
-            roles.append(PlannedRole(role.name, count, Need(role.name, count, *needs), behaves))
+            need = Need(role.name, count, *needs, max_per_node=role.max_per_node)
+            roles.append(PlannedRole(role.name, count, need, behaves))
         if not roles:
             return Refusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
         lack = self._lack(spec)

@@ -102,6 +102,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             beat.cancel()
         await asyncio.gather(*beats, return_exceptions=True)
         parser.close()
+        await state.intake.close()
         await state.leader.close()
         await stores.close()
 

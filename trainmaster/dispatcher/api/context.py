@@ -1,8 +1,10 @@
 """What each request works with: the stores, who calls, and answers that are given once per idempotency key."""
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -12,41 +14,74 @@ from pydantic import BaseModel, ValidationError
 from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.leader import LeaderOverHttp
 from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.services.intake import Intake
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import parse_json
 from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
-from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.dispatcher.store.keys import Caller, Claim
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import KeyRole
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_KEPT_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
+_KEPT_SECONDS = 60.0
+"""Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
 _MOST_KEPT = 10_000
 
 
 class Keyring:
-    """Looks up API keys; what was found counts for two seconds, so that a revoked key is dead almost at once."""
+    """Looks up API keys and keeps what was found until any key is made, revoked or expires.
 
-    def __init__(self, stores: Stores) -> None:
+    Whether one was is looked at once a second for all of them, so that hundreds of agents, each of which calls every few seconds, do
+    not each cost a query, and a revoked key is dead almost at once.
+    """
+
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
         self._stores = stores
+        self._clock = clock
         self._kept: dict[bytes, tuple[float, Caller | None]] = {}
+        """Until when it counts, by the clock, and whose the key is; by the key's hash."""
+        self._revision = ""
+        self._looked_at = -inf
+        self._looking = asyncio.Lock()
 
     async def caller(self, secret: str) -> Caller | None:
+        if self._is_old():
+            await self._look()
         key_hash = hash_key(secret)
         kept = self._kept.get(key_hash)
-        now = time.monotonic()
-        if kept is not None and kept[0] > now:
+        if kept is not None and kept[0] > self._clock():
             return kept[1]
+        revision = self._revision
         async with self._stores.database.transaction() as tx:
             found = await keys.find(tx, key_hash)
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[key_hash] = (now + _KEPT_SECONDS, found)
-        return found
+        caller = None if found is None else found.caller
+        # One that was read before the keys changed must not be kept beyond that.
+        if revision == self._revision:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            left = _KEPT_SECONDS if found is None or found.expires_in is None else found.expires_in
+            self._kept[key_hash] = self._clock() + min(left, _KEPT_SECONDS), caller
+        return caller
+
+    def _is_old(self) -> bool:
+        return self._clock() - self._looked_at >= _LOOK_SECONDS
+
+    async def _look(self) -> None:
+        async with self._looking:
+            if not self._is_old():
+                return  # another request has looked meanwhile
+            began = self._clock()
+            async with self._stores.database.transaction() as tx:
+                revision = await keys.revision(tx)
+            if revision != self._revision:
+                self._revision = revision
+                self._kept.clear()
+            self._looked_at = began
 
 
 class State:
@@ -56,10 +91,12 @@ class State:
         self.stores = stores
         self.parser = parser
         self.keyring = Keyring(stores)
+        self.intake = Intake(stores)
         self.leader = LeaderOverHttp()
 
 
-def state_of(request: Request) -> State:
+async def state_of(request: Request) -> State:
+    """What the application holds. Not a plain function: those are called in another thread, for each request anew."""
     state: State = request.app.state.trainmaster
     return state
 
@@ -69,7 +106,7 @@ async def any_caller(request: Request) -> Caller:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
-    caller = await state_of(request).keyring.caller(secret.strip())
+    caller = await (await state_of(request)).keyring.caller(secret.strip())
     if caller is None:
         raise ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
     return caller
@@ -122,17 +159,17 @@ async def once(
 
     Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
     """
-    key, route, body_hash = _idempotency(request, body)
+    claim, body_hash = idempotency(request, caller, body)
     async with state.stores.database.transaction() as tx:
-        if key is not None:
-            kept = await keys.claim_idempotency(tx, caller, route, key, body_hash)
+        if claim is not None:
+            kept = await keys.claim_idempotency(tx, claim, body_hash)
             if kept is not None:
-                return _replay(key, kept, body_hash)
+                return _replay(claim, kept, body_hash)
         status, value = await work(tx)
         payload = orjson.dumps(value)
         await keys.note_audit(tx, caller, action, target, request_id.get())
-        if key is not None:
-            await keys.keep_answer(tx, caller, route, key, status, payload)
+        if claim is not None:
+            await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")
 
 
@@ -150,38 +187,41 @@ async def once_in_parts(
 
     A key whose work is under way, or was cut off, lets the same body do it again: such work changes nothing when repeated.
     """
-    key, route, body_hash = _idempotency(request, body)
-    if key is not None:
+    claim, body_hash = idempotency(request, caller, body)
+    if claim is not None:
         async with state.stores.database.transaction() as tx:
-            kept = await keys.claim_idempotency(tx, caller, route, key, body_hash)
+            kept = await keys.claim_idempotency(tx, claim, body_hash)
         if kept is not None and (kept[1] or kept[0] != body_hash):
-            return _replay(key, kept, body_hash)
+            return _replay(claim, kept, body_hash)
     try:
         status, value = await work()
     except ProblemError:
-        if key is not None:
+        if claim is not None:
             async with state.stores.database.transaction() as tx:
-                await keys.drop_idempotency(tx, caller, route, key)
+                await keys.drop_claims(tx, [claim])
         raise
     payload = orjson.dumps(value)
     async with state.stores.database.transaction() as tx:
         await keys.note_audit(tx, caller, action, target, request_id.get())
-        if key is not None:
-            await keys.keep_answer(tx, caller, route, key, status, payload)
+        if claim is not None:
+            await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")
 
 
-def _idempotency(request: Request, body: bytes) -> tuple[str | None, str, bytes]:
-    """The request's idempotency key, its route, and a fingerprint of its body."""
+def idempotency(request: Request, caller: Caller, body: bytes) -> tuple[Claim | None, bytes]:
+    """The request's idempotency key, if it has one, and a fingerprint of its body."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= 200:
         raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")
-    return key, f"{request.method} {request.url.path}", hashlib.sha256(body).digest()
+    claim = None if key is None else Claim(caller.key_id, f"{request.method} {request.url.path}", key)
+    return claim, hashlib.sha256(body).digest()
 
 
-def _replay(key: str, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:
+def _replay(claim: Claim, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:
     if kept[0] != body_hash:
-        raise ProblemError(Code.IDEMPOTENCY_MISMATCH, f"the idempotency key {key!r} came with another body before")
+        raise ProblemError(
+            Code.IDEMPOTENCY_MISMATCH, f"the idempotency key {claim.key!r} came with another body before"
+        )
     return Response(
         kept[2], status_code=kept[1], media_type="application/json", headers={"Idempotency-Replayed": "true"}
     )

@@ -1,6 +1,7 @@
 """Routes of jobs."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import orjson
@@ -8,10 +9,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import App, Person, State, answer, once, once_in_parts, read_model
+from trainmaster.dispatcher.api.context import App, Person, State, answer, idempotency, once, once_in_parts, read_model
 from trainmaster.dispatcher.services import asking, logs, reading, steer
+from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
-from trainmaster.dispatcher.services.submit import submit
+from trainmaster.dispatcher.services.submit import Submission, submit_one
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
@@ -41,10 +43,16 @@ async def submit_jobs(
     if is_dry:
         return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
 
+    claim, body_hash = idempotency(request, caller, body)
+    asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get())
+    if state.intake.takes(asked):
+        with suppress(ByItselfError):
+            payload = await state.intake.submit(asked)
+            return Response(payload, status_code=CREATED, media_type="application/json")
+
     async def work(tx: Transaction) -> tuple[int, Any]:
-        done = await submit(tx, state.stores, caller, prepared)
-        items = [{"id": item} for item in done.ids]
-        return 201, {"jobs": items} if prepared.many else items[0]
+        done = await submit_one(tx, state.stores, caller, prepared)
+        return CREATED, prepared.answer(done.ids)
 
     return await once(request, state, caller, body, work, action="submit", target=f"{len(prepared)} jobs")
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from trainmaster.dispatcher.services.asking import Answers, NoAnswerError, Questions
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
-from trainmaster.protocol.places import Place
+from trainmaster.protocol.places import Place, Usages
 
 Model = TypeVar("Model", bound=Lenient)
 
@@ -37,6 +37,9 @@ class LeaderOverHttp:
     async def place(self, reads: Reads, key: int) -> Place | None:
         answer = await self._ask(self._place_seconds, reads, "GET", f"/place/{key}")
         return None if answer.status_code == httpx.codes.NOT_FOUND else _read(answer, Place)
+
+    async def usage(self, reads: Reads) -> Usages:
+        return _read(await self._ask(self._place_seconds, reads, "GET", "/usage"), Usages)
 
     async def try_out(self, reads: Reads, questions: Questions) -> Answers:
         body = questions.model_dump_json(by_alias=True).encode()

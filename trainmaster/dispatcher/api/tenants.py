@@ -1,4 +1,4 @@
-"""Routes of queues, priority classes, clusters, keys and the audit."""
+"""Routes of queues, priority classes, reservations, clusters, keys and the audit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -7,12 +7,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, once, read_model
-from trainmaster.dispatcher.services import reading, tenants
+from trainmaster.dispatcher.services import asking, reading, tenants
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
 
@@ -34,8 +34,10 @@ def _same_name(given: str, address: str, what: str) -> None:
 
 
 @router.get("/queues")
-async def list_queues(state: App, caller: Person) -> Response:
-    """Queues that the caller may see, with jobs by state."""
+async def list_queues(state: App, caller: Person, usage: bool = False) -> Response:
+    """Queues that the caller may see, with jobs by state; with ``usage``, what each uses now as the leading scheduler counts it."""
+    if usage:
+        return answer(await asking.queues(state.stores, state.leader, caller))
     async with state.stores.database.transaction() as tx:
         return answer({"queues": await reading.list_queues(tx, caller)})
 
@@ -86,6 +88,39 @@ async def put_class(name: str, request: Request, state: App, caller: Admin) -> R
 async def delete_class(name: str, state: App, caller: Admin) -> Response:
     """Remove a priority class that no job has."""
     await _change(state, caller, "delete priority class", name, lambda tx: tenants.delete_class(tx, name))
+    return Response(status_code=204)
+
+
+@router.get("/reservations")
+async def list_reservations(state: App, _caller: Person) -> Response:
+    """Nodes that are reserved for queues, by the beginning of their windows, ended ones included."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"reservations": await reading.list_reservations(tx)})
+
+
+@router.get("/reservations/{name}")
+async def show_reservation(name: str, state: App, _caller: Person) -> Response:
+    """One reservation."""
+    async with state.stores.database.transaction() as tx:
+        found = [one for one in await reading.list_reservations(tx) if one["name"] == name]
+    if not found:
+        raise ProblemError(Code.NOT_FOUND, f"there is no reservation {name!r}")
+    return answer(found[0])
+
+
+@router.put("/reservations/{name}")
+async def put_reservation(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make or change a reservation."""
+    spec = read_model(ReservationSpec, await request.body())
+    _same_name(spec.name, name, "reservation")
+    await _change(state, caller, "put reservation", name, lambda tx: tenants.put_reservation(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/reservations/{name}", status_code=204)
+async def delete_reservation(name: str, state: App, caller: Admin) -> Response:
+    """Remove a reservation; what it kept is free for all."""
+    await _change(state, caller, "delete reservation", name, lambda tx: tenants.delete_reservation(tx, name))
     return Response(status_code=204)
 
 

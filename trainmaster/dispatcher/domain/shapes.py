@@ -63,6 +63,7 @@ class RoleShape:
     node_selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[AffinityTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    max_per_node: int | None = None
     terms: Terms = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,6 +134,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add("numa")
     if spec.members > 1:
         needed.add("gang")
+    if any(_max_per_node(role) is not None for role in spec.roles):
+        needed.add("maxPerNode")
     return sorted(needed)
 
 
@@ -144,8 +147,17 @@ def _least(spec: JobSpec, role: Role) -> int:
     return 1 if alone else role.replicas
 
 
+def _max_per_node(role: Role) -> int | None:
+    """How many members one node takes at most, where that is less than all."""
+    most = role.max_per_node
+    return None if most is None or most >= role.replicas else most
+
+
 def _role_data(role: Role) -> dict[str, Any]:
     data: dict[str, Any] = {"name": role.name, "replicas": role.replicas}
+    most = _max_per_node(role)
+    if most is not None:
+        data["maxPerNode"] = most
     if role.template is not None:
         return data | _template_data(role.template)
     pod = role.pod_template or {}
@@ -193,6 +205,7 @@ def shape_from(data: dict[str, Any]) -> Shape:
                 node_selector=tuple(sorted(role.get("nodeSelector", {}).items())),
                 affinity=tuple(AffinityTerm.model_validate(term) for term in role.get("affinity", ())),
                 tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
+                max_per_node=role.get("maxPerNode"),
             )
             for role in data["roles"]
         ),

@@ -40,13 +40,20 @@ _CHORES_SECONDS = 3600.0
 _MOST_PAUSE = 0.05
 _STALE_SECONDS = 600.0
 _MANY_JOBS = 20_000
+_REHEARSAL_SECONDS = 10.0
+_REHEARSAL_PART = 20
+"""A standby rehearses for one part of its time in so many at most."""
+
+
+def _is_large(view: View) -> bool:
+    return len(view.jobs) + len(view.runs) >= _MANY_JOBS
 
 
 async def _decided(view: View, now: float) -> Plan:
     """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
-    if len(view.jobs) + len(view.runs) < _MANY_JOBS:
-        return decide(view, now)
-    return await asyncio.to_thread(decide, view, now)
+    if _is_large(view):
+        return await asyncio.to_thread(decide, view, now)
+    return decide(view, now)
 
 
 class Scheduler:
@@ -70,6 +77,7 @@ class Scheduler:
         self._book = ReasonBook()
         self._next_timers = 0.0
         self._next_chores = 0.0
+        self._next_rehearsal = 0.0
         self._lead_changed = asyncio.Event()
         self._reads: Reads | None = None
         self._memory = Memory()
@@ -165,10 +173,26 @@ class Scheduler:
         self._memory.look(follower.view)
         token = self.token
         if token is None:
+            await self._rehearse(follower)
             return self._pause(unsettled)
         await self._timers(token)
         with metrics.cycle_seconds.time():
             return await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+
+    async def _rehearse(self, follower: Follower) -> None:
+        """As a standby with a large view, decide now and then without applying it.
+
+        What follows from the view is then worked out when it has to lead: its first decision takes no longer than another one.
+        Clusters that are kept for jobs are the same that the leader keeps, as both decide alike on the same view.
+        """
+        view, began = follower.view, self.clock()
+        if began < self._next_rehearsal or not _is_large(view):
+            return
+        async with self._deciding:
+            plan = await _decided(view, began + follower.ahead)
+        view.reservations = plan.reservations
+        ended = self.clock()
+        self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
 
     def _pause(self, unsettled: bool) -> float:
         """How long to wait for a wake-up. What cannot be taken yet is looked for soon, and less often the longer it takes."""

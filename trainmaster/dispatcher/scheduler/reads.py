@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trainmaster.dispatcher.scheduling.place import ledger_of, place_of
+from trainmaster.dispatcher.scheduling.place import ledger_of, place_of, usage_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.services.asking import MOST_TRIED, Answers, Questions, answer_trial
@@ -74,7 +74,7 @@ class _Ledgers:
 
 
 def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) -> Starlette:
-    """The endpoint: ``GET /place/{key}`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see.
+    """The endpoint: ``GET /place/{key}``, ``GET /usage`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see.
 
     ``deciding`` is held while the view is in use elsewhere.
     """
@@ -96,6 +96,13 @@ def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) ->
             found = place_of(sight.view, ledgers.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
+    async def usage(request: Request) -> Response:
+        if not is_ours(request):
+            return _stranger()
+        async with free:
+            sight = look()
+            return _not_leading() if sight is None else _answer(usage_of(sight.view, ledgers.of(sight)))
+
     async def try_all(request: Request) -> Response:
         if not is_ours(request):
             return _stranger()
@@ -105,22 +112,38 @@ def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) ->
             return Response(str(error), 422)
         if len(questions.jobs) > MOST_TRIED:
             return Response(f"at most {MOST_TRIED} jobs", 422)
-        trials: list[Trial | None] = []
-        clock = asyncio.get_running_loop().time
-        ends = clock() + _TRY_SECONDS
-        for question in questions.jobs:
-            async with one_at_a_time:
-                async with free:
-                    began, sight = clock(), look()
-                    if sight is None:
-                        return _not_leading()
-                    is_late = began > ends
-                    trials.append(None if is_late else answer_trial(sight.view, ledgers.of(sight), question, sight.now))
-                    took = clock() - began
-                await asyncio.sleep(took)
+        trials = await _try_each(look, ledgers, questions, one_at_a_time, free)
+        if trials is None:
+            return _not_leading()
         return _answer(Answers(trials=tuple(trials)))
 
-    return Starlette(routes=[Route("/place/{key:int}", place), Route("/try", try_all, methods=["POST"])])
+    return Starlette(
+        routes=[
+            Route("/place/{key:int}", place),
+            Route("/usage", usage),
+            Route("/try", try_all, methods=["POST"]),
+        ]
+    )
+
+
+async def _try_each(
+    look: Look, ledgers: _Ledgers, questions: Questions, one_at_a_time: asyncio.Lock, free: asyncio.Lock
+) -> list[Trial | None] | None:
+    """The trials of one call; None where there is nothing to see."""
+    trials: list[Trial | None] = []
+    clock = asyncio.get_running_loop().time
+    ends = clock() + _TRY_SECONDS
+    for question in questions.jobs:
+        async with one_at_a_time:
+            async with free:
+                began, sight = clock(), look()
+                if sight is None:
+                    return None
+                is_late = began > ends
+                trials.append(None if is_late else answer_trial(sight.view, ledgers.of(sight), question, sight.now))
+                took = clock() - began
+            await asyncio.sleep(took)
+    return trials
 
 
 def _stranger() -> Response:

@@ -18,7 +18,6 @@ from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, onl
 from trainmaster.dispatcher.scheduling.nodes import Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room, add_members, empty_room, laid_out, laid_out_group
 from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
-from trainmaster.protocol.quantities import Resources
 
 STAYS = 0.9
 """A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
@@ -234,28 +233,33 @@ class Kept:
     groups: frozenset[str] = frozenset()
     """Where no time is known: the groups in which everything that is freed is kept."""
 
-    def lets(self, needs: Mapping[str, Resources], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> bool:
+    def lets(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> bool:
         """Whether members may start now in these groups, if they end then, without delaying the reserved gang."""
         if self.reservation.at == inf:
             return self.groups.isdisjoint(placement)
-        return ends_at <= self.reservation.at or self._holds(needs, placement) is not None
+        return ends_at <= self.reservation.at or self._holds(roles, placement) is not None
 
-    def take(self, needs: Mapping[str, Resources], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> None:
+    def take(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> None:
         """Members have started there that ``lets`` has let."""
         if ends_at > self.reservation.at:
-            left = self._holds(needs, placement)
+            left = self._holds(roles, placement)
             if left is not None:
                 self.beside = left
 
-    def _holds(self, needs: Mapping[str, Resources], placement: Mapping[str, Mapping[str, int]]) -> Room | None:
+    def _holds(self, shapes: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]]) -> Room | None:
         """What is left beside the reserved gang and these members; None if they do not all fit."""
         work = dict(self.beside.groups)
         for group, roles in placement.items():
             for role, count in roles.items():
-                missing, _ = fill(work, needs[role], count, (group,) if group in work else ())
+                suiting, shape = (group,) if group in work else (), shapes[role]
+                missing, _ = fill(work, shape.needs, count, suiting, max_per_node=shape.max_per_node)
                 if missing:
                     return None
         return Room(work)
+
+
+def _at_once(_cluster_id: int, at: float) -> float:
+    return at
 
 
 @dataclass(slots=True)
@@ -287,9 +291,19 @@ class Reservations:
         self._started.setdefault(cluster_id, []).append((tuple(load), ends_at))
 
     def reserve(
-        self, job_id: int, name: str, shape_id: int, size: Size, clusters: Iterable[int], *, accumulates: bool
+        self,
+        job_id: int,
+        name: str,
+        shape_id: int,
+        size: Size,
+        clusters: Iterable[int],
+        *,
+        accumulates: bool,
+        not_before: Callable[[int, float], float] = _at_once,
     ) -> Reservation | None:
         """Reserve for a job on one of these clusters, on which it only lacks room; None if there is nothing to be had.
+
+        ``not_before``: when it starts on a cluster at the earliest that has room for it from a time on.
 
         ``accumulates``: it has waited so long that, where no end is known, whatever is freed on one cluster is kept for it.
         """
@@ -297,7 +311,7 @@ class Reservations:
         if not open_ones:
             return None
         shape = self.view.shapes[shape_id]
-        times = {cluster_id: self._later(cluster_id).earliest(shape_id, size, self.now) for cluster_id in open_ones}
+        times = {one: not_before(one, self._later(one).earliest(shape_id, size, self.now)) for one in open_ones}
         best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         old = self.before.get(job_id)
         if old is not None and old.cluster_id in times and times[old.cluster_id] < inf:

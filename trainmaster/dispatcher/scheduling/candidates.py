@@ -23,7 +23,7 @@ from trainmaster.dispatcher.scheduling.fit import (
 )
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
-from trainmaster.dispatcher.scheduling.scores import Fit, score, total_score
+from trainmaster.dispatcher.scheduling.scores import Fit, Measure, measure, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, View
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
@@ -71,6 +71,10 @@ class Rooms:
         """By cluster, the latest one last: the number of its last change."""
         self._standings: dict[Alike, Standing] = {}
         self._looked_at: dict[Alike, list[tuple[Cluster, Verdict | None]]] = {}
+        self._open: dict[tuple[Wishes, frozenset[ClusterKind], tuple[int, ...]], list[Cluster]] = {}
+        """By what rules clusters out whatever their room is: those that are not ruled out."""
+        self._measures: dict[int, Measure] = {}
+        """By cluster, until its room changes."""
 
     @classmethod
     def of(cls, view: View) -> "Rooms":
@@ -107,6 +111,8 @@ class Rooms:
         for known in (self._never, self._allowed):
             if len(known) > _MOST_ASKED:
                 known.clear()
+        if len(self._open) > _MOST_ASKED:
+            self._open.clear()
 
     def _take_in_reports(self) -> None:
         self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
@@ -119,6 +125,7 @@ class Rooms:
             self._note_change(cluster_id)
         self.reported.clear()
         self._looked_at.clear()
+        self._open.clear()
 
     def _take_in_passing(self, now: float) -> None:
         view = self.view
@@ -129,9 +136,11 @@ class Rooms:
                 self._passing[cluster.id] = verdict
                 self._note_change(cluster.id)
                 self._looked_at.clear()
+                self._open.clear()
 
     def _note_change(self, cluster_id: int) -> None:
         self._options.pop(cluster_id, None)
+        self._measures.pop(cluster_id, None)
         self._changed_at.pop(cluster_id, None)
         self._changes += 1
         self._changed_at[cluster_id] = self._changes
@@ -264,16 +273,24 @@ class Rooms:
             outcome = known[key] = self._option(shape_id, sizes, cluster, product)
         return outcome
 
-    def _option(
-        self, shape_id: int, sizes: "list[Size]", cluster: Cluster, product: Product | None
+    def option_among(
+        self, shape_id: int, size: "Size", cluster: Cluster, product: Product | None, groups: frozenset[str]
     ) -> "Option | Shortfall":
-        view = self.view
-        shape, room = view.shapes[shape_id], self.free(cluster.id)
+        """How this size fits into some node groups of a cluster now."""
+        free = self.free(cluster.id).groups
+        room = Room({name: entries for name, entries in free.items() if name in groups})
+        return self._option(shape_id, [size], cluster, product, room)
+
+    def _option(
+        self, shape_id: int, sizes: "list[Size]", cluster: Cluster, product: Product | None, among: Room | None = None
+    ) -> "Option | Shortfall":
+        view, whole = self.view, self.free(cluster.id)
+        shape, room = view.shapes[shape_id], whole if among is None else among
         shortfall = Shortfall("")
         for size in sizes:
             outcome = fit(shape, size.members, room, product)
             if isinstance(outcome, Fitted):
-                total, parts = score(Fit(cluster, room.total(), self.empty(cluster).total(), size.needs))
+                total, parts = score(Fit(cluster, whole.total(), self.empty(cluster).total(), size.needs))
                 members = (
                     (group, role, count) for group, roles in outcome.placement.items() for role, count in roles.items()
                 )
@@ -294,8 +311,8 @@ class Rooms:
             if len(self._standings) >= _MOST_STANDINGS:
                 self._standings.clear()
             standing = self._standings[alike] = Standing()
-            for cluster in self.clusters:
-                self._stand(standing, alike, size, cluster)
+            for cluster in self._open_to(alike):
+                standing.put(cluster, total_score(cluster.kind, self._measure(cluster), size.needs))
             standing.ranked.sort()
             standing.is_new = False
         elif standing.seen != self._changes:
@@ -310,10 +327,27 @@ class Rooms:
         return standing
 
     def _stand(self, standing: "Standing", alike: "Alike", size: "Size", cluster: Cluster) -> None:
-        if self.not_allowed(alike, cluster) is not None or self.passing(alike, cluster) is not None:
-            return
-        free, whole = self.free(cluster.id).total(), self.empty(cluster).total()
-        standing.put(cluster, total_score(cluster, free, whole, size.needs))
+        if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None:
+            standing.put(cluster, total_score(cluster.kind, self._measure(cluster), size.needs))
+
+    def _measure(self, cluster: Cluster) -> Measure:
+        found = self._measures.get(cluster.id)
+        if found is None:
+            found = measure(self.free(cluster.id).total(), self.empty(cluster).total())
+            self._measures[cluster.id] = found
+        return found
+
+    def _open_to(self, alike: "Alike") -> list[Cluster]:
+        """The clusters that are not ruled out for jobs alike, whatever their room is, except that the gang may never fit there."""
+        key = (self.view.shapes[alike.shape_id].wishes, alike.allowed_kinds, alike.avoided)
+        found = self._open.get(key)
+        if found is None:
+            found = self._open[key] = [
+                cluster
+                for cluster in self.clusters
+                if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None
+            ]
+        return found
 
     def reason(self, alike: "Alike", verdicts: list[Verdict], explain: "Callable[[list[Verdict]], Reason]") -> Reason:
         """Why jobs alike are blocked; the same object as before where nothing has changed."""
@@ -407,6 +441,8 @@ class Alike(NamedTuple):
     avoided: tuple[int, ...]
     limit: float
     """Seconds that it is counted on."""
+    entitled: tuple[int, ...] = ()
+    """Advance reservations that are for it."""
 
 
 def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | None:

@@ -18,9 +18,10 @@ from trainmaster.dispatcher.scheduling.looks import (
     Choice,
     Cycle,
     Prepared,
+    QueueTerms,
     look_at_best,
     look_at_each,
-    needs_by_role,
+    roles_by_name,
 )
 from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
@@ -28,6 +29,7 @@ from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.scores import SCORES
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import Order
 
@@ -45,7 +47,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     blocked: dict[Alike, tuple[Reason, list[int]]] = {}
     reservations = Reservations(view, now, view.reservations, rooms.later)
     evictions = Evictions(view, ledger, now)
-    cycle = Cycle(rooms, ledger, reservations, evictions, blocked, now)
+    cycle = Cycle(rooms, ledger, reservations, evictions, Windows(view, now), blocked, now)
     while (turn := turns.next()) is not None:
         if len(plan.starts) >= most_starts:
             plan.is_cut = True
@@ -104,7 +106,8 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
     charge = sizes[0].charge
     role = may_repeat(view.shapes[key.shape_id], sizes[0]) if len(sizes) == 1 else None
     most = min(most, LONGEST_ROW - 1)
-    if role is None or view.lines.any_narrowed or start.cluster_id in cycle.reservations.kept:
+    is_kept = start.cluster_id in cycle.reservations.kept or cycle.windows.is_on(start.cluster_id)
+    if role is None or view.lines.any_narrowed or is_kept:
         most = 0
     if most:
         most = ledger.most_alike(key.queue_id, charge, most)
@@ -143,7 +146,7 @@ def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool
     )
     passer = None
     if is_plain:
-        blocked = cycle.blocked_shapes.setdefault((queue.allowed_kinds, view.limit_of(None, queue.id)), {})
+        blocked = cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})
         sizes_of, reasons, is_helpless = cycle.rooms.sizes_of, plan.reasons, evictions.is_helpless
 
         def passer(key: ClassKey) -> bool:
@@ -155,6 +158,11 @@ def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool
 
     cycle.passers[queue.id] = passer
     return passer
+
+
+def _terms_of(cycle: Cycle, queue: Queue) -> QueueTerms:
+    limit = cycle.rooms.view.limit_of(None, queue.id)
+    return QueueTerms(queue.allowed_kinds, limit, cycle.windows.entitled(queue.id))
 
 
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
@@ -185,7 +193,8 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         return _exchange(cycle, key, queue, allowed, None, for_quota=is_limit) or explain.over_quota(obstacle)
     if len(allowed) > 1:
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
-    alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit)
+    entitled = cycle.windows.entitled(queue.id)
+    alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit, entitled)
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
@@ -213,6 +222,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         allowed[-1],
         look.full,
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
+        not_before=lambda cluster_id, at: cycle.windows.not_before(cluster_id, entitled, at, prepared.limit),
     )
     if look.over:
         reason = explain.over_quota(look.over[0], look.verdicts)
@@ -220,8 +230,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         reason = cycle.rooms.reason(alike, look.verdicts, explain.blocked)
         cycle.blocked[alike] = reason, look.full
         if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
-            kind = (queue.allowed_kinds, view.limit_of(None, queue.id))
-            cycle.blocked_shapes.setdefault(kind, {})[key.shape_id] = reason
+            cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason
     return reason if reservation is None else explain.expected(reason, reservation, view)
 
 
@@ -241,6 +250,10 @@ def _exchange(
         alike = Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)
         looked_at = cycle.rooms.looked_at(alike)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
+    if cycle.windows:
+        # Nobody's run is ended for a job that might then use what is kept for a third one.
+        entitled, end = cycle.windows.entitled(queue.id), cycle.now + cycle.rooms.view.limit_of(key.shape_id, queue.id)
+        clusters = [one for one in clusters if cycle.windows.open_groups(one, entitled, end) is None]
     return cycle.evictions.find(key, queue, sizes, clusters, for_quota=for_quota)
 
 
@@ -268,9 +281,12 @@ def _start_after(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) 
 def _note_start(cycle: Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted) -> None:
     view = cycle.rooms.view
     ends_at = cycle.now + view.limit_of(job.shape_id, job.queue_id)
-    kept = cycle.reservations.kept.get(cluster_id)
+    kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(view, job.shape_id)
     if kept is not None:
-        kept.take(needs_by_role(view, job.shape_id), fitted.placement, ends_at)
+        kept.take(roles, fitted.placement, ends_at)
+    if cycle.windows:
+        entitled = cycle.windows.entitled(job.queue_id)
+        cycle.windows.note_start(cluster_id, entitled, roles, fitted.placement, ends_at)
     load = {
         LoadKey(group, job.shape_id, role): count
         for group, roles in fitted.placement.items()

@@ -6,13 +6,14 @@ from math import ceil, inf
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.quota import Obstacle
-from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import AdvanceReservation, Cluster, LiveRun, Queue, View, WaitingJob
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
 
 _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
     (Check.NO_ROOM, Token.INSUFFICIENT_CAPACITY),
     (Check.RESERVED, Token.RESERVED),
+    (Check.WINDOW, Token.RESERVED_FOR_QUEUE),
     (Check.COOLING_DOWN, Token.COOLING_DOWN),
     (Check.UNREACHABLE, Token.UNREACHABLE),
     (Check.NO_REPORT, Token.UNREACHABLE),
@@ -26,6 +27,7 @@ _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
 _ADVICE = {
     Token.INSUFFICIENT_CAPACITY: "It starts when enough is freed. Fewer or smaller members may fit sooner.",
     Token.RESERVED: "It starts when that job has started. With a shorter time limit it could go first.",
+    Token.RESERVED_FOR_QUEUE: "It starts when the reservation is over; with a time limit that ends before it begins, now.",
     Token.COOLING_DOWN: "It is tried again there when the pause is over.",
     Token.UNREACHABLE: "It can start when the agent is back; the cluster's owner can look at the agent's log.",
     Token.CORDONED: "An admin can let jobs start there again: trainmaster clusters uncordon NAME.",
@@ -73,6 +75,8 @@ def _sentence(token: Token, relevant: Sequence[Verdict]) -> str:
             return f"It waits for free capacity; {text}"
         case Token.RESERVED:
             return f"It would delay a job that waits for more; {text}"
+        case Token.RESERVED_FOR_QUEUE:
+            return f"It would use nodes that are reserved; {text}"
         case Token.TOO_LARGE:
             return f"It fits on no cluster, not even on an empty one; {text}"
         case Token.COOLING_DOWN:
@@ -127,6 +131,17 @@ def kept(cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
     else:
         text = f"it is kept for {whom} from {_clock(reservation.at)} on, and this job may run until after that"
     return Verdict(cluster=cluster.name, check=Check.RESERVED, sentence=text)
+
+
+def reserved(cluster: Cluster, one: AdvanceReservation, queue: Queue | None, limit: float) -> Verdict:
+    """Why a job that would fit now may not start: an admin has reserved nodes for a queue."""
+    nodes = "1 node is" if one.nodes == 1 else f"{one.nodes} nodes are"
+    until = "has no time limit" if limit == inf else "may run until after that"
+    text = (
+        f"{nodes} reserved for queue {queue.path if queue is not None else '?'} from {_clock(one.begins_at)} to"
+        f" {_clock(one.ends_at)} ({one.name}), and this job {until}"
+    )
+    return Verdict(cluster=cluster.name, check=Check.WINDOW, sentence=text)
 
 
 def expected(reason: Reason, reservation: Reservation, view: View) -> Reason:

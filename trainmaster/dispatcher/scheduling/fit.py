@@ -193,7 +193,7 @@ def _pack(
             ranking = room.ranking(suiting, role.needs)
         if not suiting:
             return _no_node(role)
-        missing, placed = fill(work, role.needs, wanted, suiting, ranking)
+        missing, placed = fill(work, role.needs, wanted, suiting, ranking, role.max_per_node)
         if missing:
             if wanted == missing and groups is room.groups and not placement:
                 return _too_small(role, room.most(suiting), beside_others=False)
@@ -224,7 +224,8 @@ def _suiting(role: RoleShape, room: Room, product: Product | None) -> tuple[str,
 
 def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:
     if placed:
-        return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}")
+        apart = "" if role.max_per_node is None else f", with at most {role.max_per_node} on a node"
+        return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}{apart}")
     most = {name: max((node.free.get(name, 0) for node in nodes), default=0) for name in role.needs}
     return _too_small(role, most, beside_others=beside_others)
 

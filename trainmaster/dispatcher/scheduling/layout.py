@@ -15,7 +15,7 @@ class MemberKind(NamedTuple):
 
     rank: float
     need: Tuple | None
-    """None where they need what the cluster does not have at all."""
+    """None where they need what the cluster does not have at all, or may not all be on one node: tuples do not tell nodes apart."""
     devices: tuple[int, ...]
     """The places of devices that they name."""
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
+from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, Standing
@@ -12,7 +14,7 @@ from trainmaster.dispatcher.scheduling.lines import product_label, product_of
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
-from trainmaster.protocol.quantities import Resources
+from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
 
@@ -24,6 +26,16 @@ MOST_LACKING = 2
 """Clusters without room that a decision for the only one with room is explained by."""
 
 
+class QueueTerms(NamedTuple):
+    """What a queue adds to where its jobs may go and whether they fit."""
+
+    allowed_kinds: frozenset[ClusterKind]
+    limit: float
+    """Seconds that jobs without a limit of their own are counted on."""
+    entitled: tuple[int, ...]
+    """Advance reservations that are for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cycle:
     """What an attempt reads and marks."""
@@ -32,11 +44,12 @@ class Cycle:
     ledger: Ledger
     reservations: Reservations
     evictions: Evictions
+    windows: Windows
     blocked: dict[Alike, tuple[Reason, list[int]]]
     """By what is alike: why it is blocked, and the clusters that lack room for it."""
     now: float
-    blocked_shapes: dict[tuple[frozenset[ClusterKind], float], dict[int, Reason]] = field(default_factory=dict)
-    """The same by the kinds that a queue allows and the time that it counts on, then by shape, for jobs that avoid nothing."""
+    blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)
+    """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
     passers: dict[int, "Callable[[ClassKey], bool] | None"] = field(default_factory=dict)
     """By queue: tells of a class that nothing can be done for it, and notes why; None where that takes a longer look."""
     prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
@@ -91,11 +104,11 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
         if not isinstance(outcome, Option):
             standing.note_lack(cluster.id)
             continue
-        verdict = _kept_from(cycle, alike, outcome)
-        if verdict is None:
-            top.append(outcome)
+        admitted = _admitted(cycle, alike, outcome)
+        if isinstance(admitted, Option):
+            top.append(admitted)
         else:
-            closed[cluster.id] = verdict
+            closed[cluster.id] = admitted
         index += 1
     if len(top) == MOST_COMPARED:
         return Choice(top[0], top, ())
@@ -120,13 +133,36 @@ def _lacking(rooms: Rooms, alike: Alike, size: Size, standing: Standing) -> Iter
             yield rooms.verdict(alike, size, cluster)
 
 
+def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
+    """The option, or one in other node groups of its cluster, beside all that is kept there for others."""
+    verdict, windows, cluster = _kept_from(cycle, alike, option), cycle.windows, option.cluster
+    if verdict is not None:
+        return verdict
+    if not windows.is_on(cluster.id):
+        return option
+    roles, end = roles_by_name(cycle.rooms.view, alike.shape_id), cycle.now + alike.limit
+    closing = windows.closes(cluster.id, alike.entitled, roles, option.fitted.placement, end)
+    if closing is None:
+        return option
+    groups = windows.open_groups(cluster.id, alike.entitled, end)
+    if groups:
+        other = cycle.rooms.option_among(alike.shape_id, option.size, cluster, option.product, groups)
+        if (
+            isinstance(other, Option)
+            and _kept_from(cycle, alike, other) is None
+            and windows.closes(cluster.id, alike.entitled, roles, other.fitted.placement, end) is None
+        ):
+            return other
+    return explain.reserved(cluster, closing, cycle.rooms.view.queues.get(closing.queue_id), alike.limit)
+
+
 def _kept_from(cycle: Cycle, alike: Alike, option: Option) -> Verdict | None:
     """Whether the job would delay the one that its cluster is kept for."""
     kept = cycle.reservations.kept.get(option.cluster.id)
     if kept is None:
         return None
-    needs = needs_by_role(cycle.rooms.view, alike.shape_id)
-    if kept.lets(needs, option.fitted.placement, cycle.now + alike.limit):
+    roles = roles_by_name(cycle.rooms.view, alike.shape_id)
+    if kept.lets(roles, option.fitted.placement, cycle.now + alike.limit):
         return None
     return explain.kept(option.cluster, kept.reservation, alike.limit)
 
@@ -176,10 +212,10 @@ def _option_within(
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
         if obstacle is None:
-            closed = _kept_from(cycle, alike, outcome)
-            if closed is None:
-                return outcome
-            stops = closed
+            admitted = _admitted(cycle, alike, outcome)
+            if isinstance(admitted, Option):
+                return admitted
+            stops = admitted
         else:
             stops = obstacle
     if stops is None:
@@ -187,8 +223,8 @@ def _option_within(
     return stops
 
 
-def needs_by_role(view: View, shape_id: int) -> dict[str, Resources]:
-    return {role.name: role.needs for role in view.shapes[shape_id].roles}
+def roles_by_name(view: View, shape_id: int) -> dict[str, RoleShape]:
+    return {role.name: role for role in view.shapes[shape_id].roles}
 
 
 def _narrowing(cycle: Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:

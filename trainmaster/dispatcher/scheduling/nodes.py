@@ -52,12 +52,18 @@ Groups = dict[str, Sequence[Nodes]]
 
 
 def fill(
-    groups: Groups, needs: Resources, count: int, suiting: Iterable[str] | None = None, ranking: Ranking | None = None
+    groups: Groups,
+    needs: Resources,
+    count: int,
+    suiting: Iterable[str] | None = None,
+    ranking: Ranking | None = None,
+    max_per_node: int | None = None,
 ) -> tuple[int, dict[str, int]]:
     """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
 
     ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
-    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them.
+    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them. ``max_per_node``: how
+    many of these members one node takes at most.
     """
     placed: dict[str, int] = {}
     usable = groups if suiting is None else suiting
@@ -69,6 +75,8 @@ def fill(
         return 0, {best.group.name: 1}
     for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
         each = min(one.holds(needs), count)
+        if max_per_node is not None:
+            each = min(each, max_per_node)
         whole = min(one.count, count // each)
         rest = min(count - whole * each, each) if whole < one.count else 0
         split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),))

@@ -23,7 +23,7 @@ from trainmaster.dispatcher.scheduling.order import Head, head_of
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
-from trainmaster.protocol.places import Factors, Place, QueueTurn, Trial
+from trainmaster.protocol.places import Factors, Place, QueueTurn, QueueUsage, Trial, Usages
 from trainmaster.protocol.reasons import Reason, Tier, Verdict
 from trainmaster.protocol.states import Order
 
@@ -71,6 +71,25 @@ def _place(view: View, ledger: Ledger, job: WaitingJob, now: float) -> Place:
         jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in view.jobs),
         factors=_factors(view, ledger, job, own),
     )
+
+
+def usage_of(view: View, ledger: Ledger) -> Usages:
+    """What each queue and all below it use now, by path."""
+    found = []
+    for queue in sorted(view.queues.values(), key=lambda one: one.path):
+        account = ledger.account(queue.id)
+        beyond, whole = ledger.share(queue)
+        used = {str(line): line.format(amount) for line, amount in sorted(account.used.items()) if amount}
+        found.append(
+            QueueUsage(
+                queue=queue.path,
+                running=account.running,
+                used=used,
+                share=round(whole, 6),
+                share_beyond_guarantee=round(beyond, 6),
+            )
+        )
+    return Usages(queues=tuple(found))
 
 
 def _head(view: View, job: WaitingJob, now: float) -> Head:

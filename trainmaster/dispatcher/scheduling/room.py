@@ -99,13 +99,17 @@ class Room:
         """A room that may be changed without this one."""
         return Room(dict(self.groups), self.suiting)
 
-    def subtract(self, group: str, needs: Resources, count: int) -> None:
+    def subtract(self, group: str, needs: Resources, count: int, max_per_node: int | None = None) -> None:
         """Take away members of live runs, wherever in their group they are laid out; with no such group, anywhere.
+
+        ``max_per_node``: how many of them one node has at most, as far as that can be.
 
         A free amount below zero means that the cluster has shrunk under its runs; nothing new fits there until it is made up.
         """
         suiting = (group,) if group in self.groups else tuple(self.groups)
-        missing, _ = fill(self.groups, needs, count, suiting)
+        missing, _ = fill(self.groups, needs, count, suiting, max_per_node=max_per_node)
+        if missing and max_per_node is not None:
+            missing, _ = fill(self.groups, needs, missing, suiting)
         if missing and suiting:
             self._take_in_pieces(needs, missing, suiting)
         self._forget()
@@ -168,7 +172,7 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
     for _, key in _ordered(view, strays, empty):
-        room.subtract(key.group, needs_of_load(view, key), strays[key])
+        room.subtract(key.group, needs_of_load(view, key), strays[key], _most_on_a_node(view, key, strays[key]))
     return room
 
 
@@ -208,7 +212,7 @@ def _under(
         return laid
     room = Room({name: entries})
     for _, key in ordered:
-        room.subtract(name, needs_of_load(view, key), members[key])
+        room.subtract(name, needs_of_load(view, key), members[key], _most_on_a_node(view, key, members[key]))
     return room.groups[name]
 
 
@@ -222,6 +226,8 @@ def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tu
             if len(kinds) > _MOST_KINDS:
                 kinds.clear()
             kind = _kind(needs_of_load(view, key), empty)
+            if _most_on_a_node(view, key, 1) is not None:
+                kind = kind._replace(need=None)
             if key.shape_id > 0:  # others are on trial, and the next one is another
                 kinds[key.shape_id, key.role] = kind
         out.append((kind, key))
@@ -240,6 +246,14 @@ def _kind(needs: Resources, empty: Room) -> MemberKind:
     need = tuple([needs.get(name, 0) for name in names]) if known else None
     devices = tuple(place for place, name in enumerate(names) if "/" in name and name in needs)
     return MemberKind(-dominant(needs, empty.total()), need, devices)
+
+
+def _most_on_a_node(view: View, key: LoadKey, count: int) -> int | None:
+    """How many of so many members alike one node has at most, all jobs that they are of together."""
+    for role in view.shapes[key.shape_id].roles:
+        if role.name == key.role and role.max_per_node is not None:
+            return role.max_per_node * -(-count // role.replicas)
+    return None
 
 
 def needs_of_load(view: View, key: LoadKey) -> Resources:

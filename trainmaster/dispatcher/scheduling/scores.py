@@ -39,6 +39,7 @@ def packing(fit: Fit) -> float:
 
 
 _KIND_WEIGHT, _PACKING_WEIGHT = 2.0, 1.0
+_KIND_PARTS = {kind: _KIND_WEIGHT * round(value, 4) for kind, value in _KIND.items()}
 SCORES: Mapping[str, tuple[float, Score]] = {
     "kind": (_KIND_WEIGHT, kind_preference),
     "packing": (_PACKING_WEIGHT, packing),
@@ -52,12 +53,22 @@ def score(fit: Fit) -> tuple[float, dict[str, float]]:
     return round(sum(SCORES[name][0] * value for name, value in parts.items()), 4), parts
 
 
-def total_score(cluster: Cluster, free: Resources, capacity: Resources, needs: Resources) -> float:
+Measure = Mapping[str, tuple[int, int]]
+"""By resource that a cluster has: how much of it is in use there, and how much there is."""
+
+
+def measure(free: Resources, capacity: Resources) -> Measure:
+    """What ``total_score`` goes by, made once for all who ask."""
+    return {name: (there - free.get(name, 0), there) for name, there in capacity.items() if there > 0}
+
+
+def total_score(kind: ClusterKind, measured: Measure, needs: Resources) -> float:
     """The total of ``score``, found with less work: it is asked for on every cluster."""
     fullest = 0.0
     for name, amount in needs.items():
-        there = capacity.get(name, 0)
-        if there > 0:
-            full = (there - free.get(name, 0) + amount) / there
-            fullest = max(fullest, full)
-    return round(_KIND_WEIGHT * round(_KIND[cluster.kind], 4) + _PACKING_WEIGHT * round(min(fullest, 1.0), 4), 4)
+        found = measured.get(name)
+        if found is not None:
+            full = (found[0] + amount) / found[1]
+            if full > fullest:
+                fullest = full
+    return round(_KIND_PARTS[kind] + _PACKING_WEIGHT * round(min(fullest, 1.0), 4), 4)

@@ -105,6 +105,23 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvanceReservation:
+    """Whole nodes that an admin keeps for a queue, and for those below it, on each of these clusters in a window of time.
+
+    Without ``clusters`` on every one. Times are seconds since the epoch.
+    """
+
+    id: int
+    name: str
+    queue_id: int
+    clusters: tuple[str, ...]
+    nodes: int
+    selector: tuple[tuple[str, str], ...]
+    begins_at: float
+    ends_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class LiveRun:
     """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed.
 
@@ -202,6 +219,8 @@ class View:
         """By cluster: when it last lost nodes."""
         self.reservations: dict[int, Any] = {}
         """By job: what was kept for it in the cycle before."""
+        self.advance: dict[int, AdvanceReservation] = {}
+        """What admins have reserved, ended windows included."""
         self.empty_rooms: dict[int, Any] = {}
         """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
 
@@ -245,6 +264,10 @@ class View:
     def any_longest_wait(self) -> bool:
         """Whether the jobs of any class become urgent."""
         return any(of.longest_wait is not None for of in self.classes.values())
+
+    def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
+        """What admins have reserved, as a whole."""
+        self.advance = {one.id: one for one in reservations}
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
         if self.shapes.get(shape_id, shape) != shape:

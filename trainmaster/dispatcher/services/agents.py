@@ -354,9 +354,9 @@ async def desired(stores: Stores, caller: Caller, session: str, after: int, seco
                     timeout = parse_duration(wanted.placement_timeout)
                     return orjson.dumps(await _changes(tx, cluster_id, since, wanted.version, timeout))
             left = loop_ends - stores.clock()
-            if left <= 0:
-                return orjson.dumps({"version": wanted.version, "start": [], "stop": [], "streams": []})
-            await wait_set(woken, left)
+            # Not woken: nothing has changed, or ``watch_desired`` tells within a second of what has, at the next call.
+            if left <= 0 or not await wait_set(woken, left):
+                return orjson.dumps({"version": after, "start": [], "stop": [], "streams": []})
 
 
 async def watch_desired(stores: Stores) -> None:

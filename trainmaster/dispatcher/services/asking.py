@@ -1,4 +1,4 @@
-"""Questions about the leading scheduler's view: a job's place, and what would become of jobs that are not submitted.
+"""Questions about the leading scheduler's view: a job's place, what queues use, and what would become of jobs that are not submitted.
 
 An api asks the leader over a port, ``Leader``; without an answer it shows what is stored. The leader answers with ``answer_trial``
 and ``scheduling.place.place_of``.
@@ -15,14 +15,14 @@ from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.dispatcher.services import reading
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Prepared, admit
+from trainmaster.dispatcher.services.submit import Prepared, Submission, admit
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import parse_job_id
-from trainmaster.protocol.places import Place, Trial
+from trainmaster.protocol.places import Place, Trial, Usages
 from trainmaster.protocol.states import JobState
 
 MOST_TRIED = 100
@@ -61,6 +61,9 @@ class Leader(Protocol):
     async def place(self, reads: Reads, key: int) -> Place | None:
         """The place of a job; None if it does not wait in the leader's view."""
 
+    async def usage(self, reads: Reads) -> Usages:
+        """What queues use."""
+
     async def try_out(self, reads: Reads, questions: Questions) -> Answers:
         """What would become of these jobs."""
 
@@ -98,6 +101,24 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
     return told | {"live": True} | ({} if place is None else _dump(place))
 
 
+async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
+    """The queues that the caller may see, with what each uses; without that where no leader answers."""
+    async with stores.database.transaction() as tx:
+        found = await reading.list_queues(tx, caller)
+        reads = await scheduling.leaders_reads(tx)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        usages = {one.queue: _dump(one) for one in (await leader.usage(reads)).queues}
+    except NoAnswerError:
+        return {"live": False, "queues": found}
+    for queue in found:
+        # A queue that was made a moment ago may not be known to the leader yet.
+        if queue["path"] in usages:
+            queue["usage"] = {key: value for key, value in usages[queue["path"]].items() if key != "queue"}
+    return {"live": True, "queues": found}
+
+
 def _age(at: str) -> float:
     return round(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()), 3)
 
@@ -116,7 +137,9 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
     if len(prepared) > MOST_TRIED:
         raise ProblemError(Code.INVALID_SPEC, f"{len(prepared)} jobs in one dry run, at most {MOST_TRIED} are allowed")
     async with stores.database.transaction() as tx:
-        admitted = await admit(tx, stores, caller, prepared)
+        admitted = await admit(tx, stores, [Submission(caller, prepared)])
+        if admitted.refused:
+            raise admitted.refused[0]
         reads = await scheduling.leaders_reads(tx)
     alike = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
     asked = {

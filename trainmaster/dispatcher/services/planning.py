@@ -12,6 +12,7 @@ from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start, runs_of
 from trainmaster.dispatcher.scheduling.view import (
+    AdvanceReservation,
     ClassKey,
     Cluster,
     LiveRun,
@@ -130,6 +131,7 @@ class Follower:
             self.view.put_queue(_queue(row))
         for class_row in await tenants.classes(tx):
             self.view.put_class(_class(class_row))
+        self.view.set_advance(map(_advance, await tenants.reservations(tx)))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
             self.view.drop_cluster(gone)
@@ -239,6 +241,20 @@ def _class(row: tenants.ClassRow) -> PriorityClass:
     spec = row.spec
     longest = None if spec.longest_wait is None else parse_duration(spec.longest_wait)
     return PriorityClass(row.id, spec.name, spec.value, spec.preemptible, longest)
+
+
+def _advance(row: tenants.ReservationRow) -> AdvanceReservation:
+    spec = row.spec
+    return AdvanceReservation(
+        id=row.id,
+        name=spec.name,
+        queue_id=row.queue_id,
+        clusters=spec.clusters,
+        nodes=spec.nodes,
+        selector=tuple(sorted(spec.node_selector.items())),
+        begins_at=spec.start.timestamp(),
+        ends_at=spec.end.timestamp(),
+    )
 
 
 def _cluster(row: Any) -> Cluster:

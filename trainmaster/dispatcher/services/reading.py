@@ -277,6 +277,12 @@ async def list_classes(tx: Transaction) -> list[dict[str, Any]]:
     return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.classes(tx)]
 
 
+async def list_reservations(tx: Transaction) -> list[dict[str, Any]]:
+    return [
+        row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.reservations(tx)
+    ]
+
+
 async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
     """Clusters with their contact and what their agents report."""
     out = []

@@ -5,7 +5,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,11 @@ class Prepared:
     def repeats(self) -> int:
         """How many jobs there are of each specification."""
         return 1 if self.parameters is None else len(self.parameters)
+
+    def answer(self, ids: Sequence[str]) -> dict[str, Any]:
+        """What a submitter is told, given the ids of the jobs."""
+        items = [{"id": item} for item in ids]
+        return {"jobs": items} if self.many else items[0]
 
     def hooked(self) -> list[tuple[str, bytes]]:
         """Specifications with webhooks, each with its path in the submission."""
@@ -227,8 +232,16 @@ def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> Prepare
 
 
 @dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked submission and who brought it."""
+
+    caller: Caller
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
-    """Stored jobs: the key of the first one, the others follow it without a gap, and their ids in the order given."""
+    """Stored jobs of a submission: their ids in the order given. Their keys follow one another without a gap."""
 
     first_key: int
     ids: list[str]
@@ -236,77 +249,118 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Keys of what a submission names: queues by path, and the priority class of each pair of a named class and a queue."""
+    """Keys of what submissions name: queues by path, and the priority class of each pair of a named class and a queue.
+
+    ``refused`` says of some submissions, by their place in the list, why they may not be stored.
+    """
 
     queues: dict[str, int]
     classes: dict[tuple[str | None, str], int]
+    refused: dict[int, ProblemError]
 
 
-async def admit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Admitted:
-    """Whether jobs may be stored in this transaction. Raises ProblemError when one of them may not be."""
-    hooked = prepared.hooked()
-    if hooked:
-        webhooks.check_hooks(stores.settings, hooked)
-    many = Counter(spec.queue for spec in prepared.specs)
-    paths = sorted(many)
+async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission]) -> Admitted:
+    """Which submissions may be stored in this transaction; an earlier one takes the room of its queue before a later one.
+
+    Raises ProblemError when a priority class is removed meanwhile.
+    """
+    paths = sorted({spec.queue for one in given for spec in one.prepared.specs})
     await tenants.hold_queues(tx, paths)
     queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
-    for path in paths:
-        _check_queue(caller, path, queues)
-        spec, more = queues[path].spec, many[path] * prepared.repeats
-        if spec.max_queued is not None:
-            await _check_room(tx, path, queues[path].id, spec.max_queued, more)
-        if spec.max_queued_per_user is not None:
-            await _check_room(tx, path, queues[path].id, spec.max_queued_per_user, more, caller)
-    return Admitted({path: queues[path].id for path in paths}, await _classes(tx, prepared.specs, queues))
+    classes = {row.spec.name: row for row in await tenants.classes(tx)}
+    named: dict[tuple[str | None, str], int] = {}
+    refused: dict[int, ProblemError] = {}
+    for index, one in enumerate(given):
+        try:
+            named |= _check(stores, one, queues, classes)
+        except ProblemError as error:
+            refused[index] = error
+    left = [(index, one) for index, one in enumerate(given) if index not in refused]
+    waiting = await _count_waiting(tx, (one for _, one in left), queues)
+    for index, one in left:
+        try:
+            _take_room(one, queues, waiting)
+        except ProblemError as error:
+            refused[index] = error
+    if named and not await tenants.hold_classes(tx, named.values()):
+        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
+    return Admitted({path: queues[path].id for path in paths if path in queues}, named, refused)
 
 
-async def submit(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
-    """Store jobs in the caller's transaction. Raises ProblemError and stores none when one of them may not be."""
-    admitted = await admit(tx, stores, caller, prepared)
-    shapes = await store.shape_ids(tx, prepared.shapes)
-    fresh = [
-        store.NewSpec(
-            name=spec.name,
-            queue_id=admitted.queues[spec.queue],
-            class_id=admitted.classes[spec.priority_class, spec.queue],
-            priority=spec.priority,
-            shape_id=shapes[spec.shape_hash],
-            spec=spec.spec,
-            held=spec.held,
-            labels=spec.labels,
-            notifies=spec.notifies,
-            disconnect_seconds=spec.disconnect_seconds,
-        )
-        for spec in prepared.specs
+async def submit(tx: Transaction, stores: Stores, given: Sequence[Submission]) -> list[Submitted | ProblemError]:
+    """Store jobs in the caller's transaction: of each submission all, or none and why."""
+    admitted = await admit(tx, stores, given)
+    taken = [one for index, one in enumerate(given) if index not in admitted.refused]
+    outcomes: list[Submitted | ProblemError] = [
+        admitted.refused.get(index) or Submitted(0, []) for index in range(len(given))
     ]
-    first = await store.insert(tx, fresh, prepared.parameters, caller.key_id)
+    if not taken:
+        return outcomes
+    shapes = await store.shape_ids(tx, {key: body for one in taken for key, body in one.prepared.shapes.items()})
+    fresh = [_new(spec, one, admitted, shapes) for one in taken for spec in one.prepared.specs]
+    repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
+    if repeats and len(taken) > 1:
+        raise ValueError("parameter sets are stored by themselves")
+    first = await store.insert(tx, fresh, repeats[0] if repeats else None)
 
     async def wake() -> None:
         stores.jobs_submitted()
 
     tx.after_commit(wake)
-    jobs = list(enumerate(prepared.specs * prepared.repeats, first))
-    if prepared.hooked():
-        telling = [one for one in jobs if one[1].tells_submitted]
-        await webhooks.tell_submitted(tx, [(key, spec.name, spec.first_state) for key, spec in telling])
-    return Submitted(first, [job_id(spec.name, key) for key, spec in jobs])
+    telling: list[tuple[int, str, str]] = []
+    for index, one in enumerate(given):
+        if index in admitted.refused:
+            continue
+        prepared = one.prepared
+        jobs = list(enumerate(prepared.specs * prepared.repeats, first))
+        telling += [(key, spec.name, spec.first_state) for key, spec in jobs if spec.tells_submitted]
+        outcomes[index] = Submitted(first, [job_id(spec.name, key) for key, spec in jobs])
+        first += len(jobs)
+    if telling:
+        await webhooks.tell_submitted(tx, telling)
+    return outcomes
 
 
-async def _classes(
-    tx: Transaction, specs: Sequence[PreparedSpec], queues: dict[str, tenants.QueueRow]
+async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
+    """As ``submit`` of a single submission. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
+    (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
+    if isinstance(outcome, ProblemError):
+        raise outcome
+    return outcome
+
+
+def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[bytes, int]) -> store.NewSpec:
+    return store.NewSpec(
+        name=spec.name,
+        queue_id=admitted.queues[spec.queue],
+        class_id=admitted.classes[spec.priority_class, spec.queue],
+        priority=spec.priority,
+        shape_id=shapes[spec.shape_hash],
+        api_key_id=one.caller.key_id,
+        spec=spec.spec,
+        held=spec.held,
+        labels=spec.labels,
+        notifies=spec.notifies,
+        disconnect_seconds=spec.disconnect_seconds,
+    )
+
+
+def _check(
+    stores: Stores, one: Submission, queues: dict[str, tenants.QueueRow], classes: dict[str, tenants.ClassRow]
 ) -> dict[tuple[str | None, str], int]:
-    """The priority class of each pair of a named class and a queue, held against removal."""
-    classes = {row.spec.name: row for row in await tenants.classes(tx)}
+    """Whether a submission may name what it names; its priority classes. Raises ProblemError when not."""
+    hooked = one.prepared.hooked()
+    if hooked:
+        webhooks.check_hooks(stores.settings, hooked)
+    for path in sorted({spec.queue for spec in one.prepared.specs}):
+        _check_queue(one.caller, path, queues)
     default = next((row.spec.name for row in classes.values() if row.spec.default), "")
     out = {}
-    for named, path in {(spec.priority_class, spec.queue) for spec in specs}:
+    for named, path in {(spec.priority_class, spec.queue) for spec in one.prepared.specs}:
         name = named or queues[path].spec.default_priority_class or default
         if name not in classes:
             raise _unknown_class(name, classes)
         out[named, path] = classes[name].id
-    if not await tenants.hold_classes(tx, out.values()):
-        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     return out
 
 
@@ -340,16 +394,52 @@ def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow])
             raise ProblemError(Code.QUEUE_CLOSED, f"queue {above!r} is {queues[above].spec.state} and takes no jobs")
 
 
-async def _check_room(
-    tx: Transaction, path: str, queue_id: int, limit: int, more: int, caller: Caller | None = None
-) -> None:
-    """Whether so many more jobs may wait in the queue, of this caller if one is given. Raises ProblemError QUEUE_FULL."""
-    waiting = await store.count_waiting(tx, queue_id, limit + 1, None if caller is None else caller.key_id)
-    if waiting + more > limit:
-        whose = "waiting jobs" if caller is None else f"waiting jobs of {caller.name!r}"
-        each = "its limit" if caller is None else "its limit for each user"
-        raise ProblemError(
-            Code.QUEUE_FULL,
-            f"queue {path!r} holds {waiting} {whose}, {more} more would exceed {each} of {limit}",
-            retry_after=5.0,
-        )
+Place = tuple[int, int | None]
+"""A queue with a limit on waiting jobs: its key, and that of the API key whose jobs are counted, if only those are."""
+
+
+def _limits(
+    path: str, caller: Caller, queues: dict[str, tenants.QueueRow]
+) -> Iterator[tuple[Place, int, Caller | None]]:
+    queue = queues[path]
+    if queue.spec.max_queued is not None:
+        yield (queue.id, None), queue.spec.max_queued, None
+    if queue.spec.max_queued_per_user is not None:
+        yield (queue.id, caller.key_id), queue.spec.max_queued_per_user, caller
+
+
+async def _count_waiting(
+    tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow]
+) -> dict[Place, int]:
+    """How many jobs wait where there is a limit. Other submitters there wait for this transaction, in the order of queues."""
+    limits = {
+        place: limit
+        for one in given
+        for path in {spec.queue for spec in one.prepared.specs}
+        for place, limit, _ in _limits(path, one.caller, queues)
+    }
+    in_order = sorted(limits, key=lambda place: (place[0], place[1] or 0))
+    return {place: await store.count_waiting(tx, place[0], limits[place] + 1, place[1]) for place in in_order}
+
+
+def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: dict[Place, int]) -> None:
+    """Count a submission's jobs as waiting. Raises ProblemError QUEUE_FULL, and counts none, when there are too many."""
+    after = {}
+    many = Counter(spec.queue for spec in one.prepared.specs)
+    for path in sorted(many):
+        more = many[path] * one.prepared.repeats
+        for place, limit, caller in _limits(path, one.caller, queues):
+            if waiting[place] + more > limit:
+                raise _queue_full(path, limit, waiting[place], more, caller)
+            after[place] = waiting[place] + more
+    waiting |= after
+
+
+def _queue_full(path: str, limit: int, waiting: int, more: int, caller: Caller | None) -> ProblemError:
+    whose = "waiting jobs" if caller is None else f"waiting jobs of {caller.name!r}"
+    each = "its limit" if caller is None else "its limit for each user"
+    return ProblemError(
+        Code.QUEUE_FULL,
+        f"queue {path!r} holds {waiting} {whose}, {more} more would exceed {each} of {limit}",
+        retry_after=5.0,
+    )

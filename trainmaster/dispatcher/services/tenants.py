@@ -1,4 +1,4 @@
-"""What admins do: queues, priority classes, clusters, keys."""
+"""What admins do: queues, priority classes, clusters, reservations, keys."""
 
 import hashlib
 import secrets
@@ -11,7 +11,7 @@ from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 KEY_PREFIX = "tmk_"
 
@@ -59,6 +59,8 @@ async def delete_queue(tx: Transaction, path: str) -> None:
     if row.has_children or row.has_jobs:
         what = "queues below it" if row.has_children else "jobs, ended ones included"
         raise ProblemError(Code.IN_USE, f"queue {path!r} still has {what}")
+    if row.has_reservations:
+        raise ProblemError(Code.IN_USE, f"nodes are reserved for queue {path!r}; remove the reservation first")
     await store.delete_queue(tx, row.id)
 
 
@@ -92,6 +94,22 @@ async def delete_cluster(tx: Transaction, name: str) -> None:
     if row.has_runs:
         raise ProblemError(Code.IN_USE, f"jobs have run on cluster {name!r}; cordon it instead")
     await store.delete_cluster(tx, row.id)
+
+
+async def put_reservation(tx: Transaction, spec: ReservationSpec) -> None:
+    """Make or change a reservation. Raises ProblemError when its queue or one of its clusters is unknown."""
+    queue = await store.lock_queue(tx, spec.queue)
+    if queue is None:
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.queue!r}")
+    for name in spec.clusters:
+        if await store.cluster_id(tx, name) is None:
+            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+    await store.put_reservation(tx, spec, queue.id)
+
+
+async def delete_reservation(tx: Transaction, name: str) -> None:
+    if not await store.delete_reservation(tx, name):
+        raise ProblemError(Code.NOT_FOUND, f"there is no reservation {name!r}")
 
 
 async def make_key(tx: Transaction, spec: KeySpec, secret: str | None = None) -> dict[str, Any]:

@@ -62,13 +62,14 @@ class NewSpec:
     class_id: int
     priority: int
     shape_id: int
+    api_key_id: int
     spec: bytes
     held: bool
     labels: bytes | None = None
     notifies: bool = False
     disconnect_seconds: float | None = None
 
-    def copy_text(self, api_key_id: int) -> bytes:
+    def copy_text(self) -> bytes:
         """Its columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
         labels = rb"\N" if self.labels is None else _escaped(self.labels)
         return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b" % (
@@ -77,7 +78,7 @@ class NewSpec:
             self.class_id,
             self.priority,
             self.shape_id,
-            api_key_id,
+            self.api_key_id,
             b"held\tuser" if self.held else rb"queued" + b"\t" + rb"\N",
             b"t" if self.notifies else b"f",
             rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
@@ -174,7 +175,7 @@ async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, 
     return ids
 
 
-async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None, api_key_id: int) -> int:
+async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> int:
     """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set.
 
     The key of the first; the others follow without a gap, in the order given. One row of ``changes`` tells of all of them, and a
@@ -191,10 +192,10 @@ async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence
     first = int(row.ref)
     if parameters is None:
         specs = [b"%d\t%d\t%b\n" % (key, key, _escaped(one.spec)) for key, one in enumerate(fresh, first)]
-        rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text(api_key_id)) for key, one in enumerate(fresh, first)]
+        rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text()) for key, one in enumerate(fresh, first)]
     else:
         specs = [b"%d\t%d\t%b\n" % (first, first + many - 1, _escaped(fresh[0].spec))]
-        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text(api_key_id))
+        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text())
         rows = [b"%d%b%b\n" % (key, head, _escaped(one)) for key, one in enumerate(parameters, first)]
     await tx.copy("COPY job_specs (id, last_job_id, spec) FROM STDIN", specs)
     await tx.copy(f"COPY jobs ({_COPIED}) FROM STDIN", rows)

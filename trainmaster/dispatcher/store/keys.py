@@ -1,6 +1,6 @@
 """API keys, idempotency keys and the audit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,10 +33,19 @@ class Caller:
         return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
 
 
-async def find(tx: Transaction, key_hash: bytes) -> Caller | None:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A key that counts: whose it is, and in how many seconds it expires, if ever."""
+
+    caller: Caller
+    expires_in: float | None
+
+
+async def find(tx: Transaction, key_hash: bytes) -> Found | None:
     row = await tx.first(
         """
-        SELECT k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster
+        SELECT k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
+               extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
         WHERE k.hash = :hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
         """,
@@ -44,7 +53,19 @@ async def find(tx: Transaction, key_hash: bytes) -> Caller | None:
     )
     if row is None:
         return None
-    return Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster)
+    caller = Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster)
+    return Found(caller, row.expires_in)
+
+
+async def revision(tx: Transaction) -> str:
+    """A text that differs once any key was made, revoked, given back or removed, or a cluster was."""
+    row = await tx.one(
+        """
+        SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at)) FROM api_keys)
+               || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters) AS revision
+        """
+    )
+    return str(row.revision)
 
 
 async def insert(
@@ -88,9 +109,16 @@ async def revoke(tx: Transaction, key_id: int) -> bool:
     return await tx.run("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id", id=key_id) > 0
 
 
-async def claim_idempotency(
-    tx: Transaction, caller: Caller, route: str, key: str, body_hash: bytes
-) -> tuple[bytes, int, bytes] | None:
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An idempotency key of a caller, on a route."""
+
+    api_key_id: int
+    route: str
+    key: str
+
+
+async def claim_idempotency(tx: Transaction, claim: Claim, body_hash: bytes) -> tuple[bytes, int, bytes] | None:
     """Take an idempotency key for this transaction, or give what was answered when it was used: body hash, status, answer.
 
     A second request with the same key waits here until the first has ended.
@@ -100,56 +128,78 @@ async def claim_idempotency(
         DELETE FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key
         AND created_at < now() - make_interval(days => :days)
         """,
-        caller=caller.key_id,
-        route=route,
-        key=key,
+        caller=claim.api_key_id,
+        route=claim.route,
+        key=claim.key,
         days=IDEMPOTENCY_DAYS,
     )
-    taken = await tx.run(
-        """
-        INSERT INTO idempotency_keys (api_key_id, route, key, body_hash, status, answer)
-        VALUES (:caller, :route, :key, :hash, 0, '') ON CONFLICT DO NOTHING
-        """,
-        caller=caller.key_id,
-        route=route,
-        key=key,
-        hash=body_hash,
-    )
-    if taken:
+    if await claim_unused(tx, {claim: body_hash}):
         return None
     row = await tx.first(
         "SELECT body_hash, status, answer FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key",
-        caller=caller.key_id,
-        route=route,
-        key=key,
+        caller=claim.api_key_id,
+        route=claim.route,
+        key=claim.key,
     )
     if row is None:
         # The first request was refused and has given the key back in between.
-        return await claim_idempotency(tx, caller, route, key, body_hash)
+        return await claim_idempotency(tx, claim, body_hash)
     return bytes(row.body_hash), row.status, bytes(row.answer)
 
 
-async def keep_answer(tx: Transaction, caller: Caller, route: str, key: str, status: int, answer: bytes) -> None:
+async def claim_unused(tx: Transaction, claims: dict[Claim, bytes]) -> set[Claim]:
+    """Take those idempotency keys that were never used, each with the fingerprint of its body.
+
+    Waits for requests with one of the same keys that are under way, in an order that all callers share.
+    """
+    rows = await tx.all(
+        """
+        INSERT INTO idempotency_keys (api_key_id, route, key, body_hash, status, answer)
+        SELECT caller, route, key, hash, 0, ''
+        FROM unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[]), CAST(:hashes AS bytea[]))
+             AS n(caller, route, key, hash)
+        ORDER BY caller, route, key
+        ON CONFLICT DO NOTHING RETURNING api_key_id, route, key
+        """,
+        **_columns(claims),
+        hashes=list(claims.values()),
+    )
+    return {Claim(row.api_key_id, row.route, row.key) for row in rows}
+
+
+def _columns(claims: Iterable[Claim]) -> dict[str, Any]:
+    several = list(claims)
+    return {
+        "callers": [claim.api_key_id for claim in several],
+        "routes": [claim.route for claim in several],
+        "keys": [claim.key for claim in several],
+    }
+
+
+async def keep_answers(tx: Transaction, answers: dict[Claim, tuple[int, bytes]]) -> None:
+    """Keep what requests were answered, status and body, for when they come again."""
     await tx.run(
         """
-        UPDATE idempotency_keys SET status = :status, answer = :answer
-        WHERE api_key_id = :caller AND route = :route AND key = :key
+        UPDATE idempotency_keys k SET status = n.status, answer = n.answer
+        FROM unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[]), CAST(:statuses AS int[]),
+                    CAST(:answers AS bytea[])) AS n(caller, route, key, status, answer)
+        WHERE k.api_key_id = n.caller AND k.route = n.route AND k.key = n.key
         """,
-        caller=caller.key_id,
-        route=route,
-        key=key,
-        status=status,
-        answer=answer,
+        **_columns(answers),
+        statuses=[status for status, _ in answers.values()],
+        answers=[body for _, body in answers.values()],
     )
 
 
-async def drop_idempotency(tx: Transaction, caller: Caller, route: str, key: str) -> None:
-    """Forget an idempotency key whose work was refused, so that it may come with a mended body."""
+async def drop_claims(tx: Transaction, claims: Iterable[Claim]) -> None:
+    """Forget idempotency keys whose work was refused, so that they may come with a mended body."""
     await tx.run(
-        "DELETE FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key",
-        caller=caller.key_id,
-        route=route,
-        key=key,
+        """
+        DELETE FROM idempotency_keys k
+        USING unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[])) AS n(caller, route, key)
+        WHERE k.api_key_id = n.caller AND k.route = n.route AND k.key = n.key
+        """,
+        **_columns(claims),
     )
 
 
@@ -172,6 +222,23 @@ async def note_audit(
         target=target,
         request=request_id,
         details=dumps(details or {}),
+    )
+
+
+async def note_audits(tx: Transaction, action: str, made: Sequence[tuple[Caller, str, str]]) -> None:
+    """The same action of several callers, each with its target and the id of its request."""
+    await tx.run(
+        """
+        INSERT INTO audit (api_key_id, actor, action, target, request_id, details)
+        SELECT caller, actor, :action, target, request, '{}'
+        FROM unnest(CAST(:callers AS int[]), CAST(:actors AS text[]), CAST(:targets AS text[]), CAST(:requests AS text[]))
+             AS n(caller, actor, target, request)
+        """,
+        action=action,
+        callers=[caller.key_id for caller, _, _ in made],
+        actors=[caller.name for caller, _, _ in made],
+        targets=[target for _, target, _ in made],
+        requests=[request for _, _, request in made],
     )
 
 

@@ -99,6 +99,20 @@ leadership = Table(
     comment="reads: where the holder answers questions about its view, and with which secret.",
 )
 
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("queue_id", Integer, ForeignKey("queues.id"), nullable=False),
+    Column("starts_at", DateTime(timezone=True), nullable=False),
+    Column("ends_at", DateTime(timezone=True), nullable=False),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+    Index(None, "queue_id"),
+    comment="Nodes that admins keep for a queue in a window of time.",
+)
+
 priority_classes = Table(
     "priority_classes",
     metadata,

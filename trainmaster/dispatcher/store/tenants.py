@@ -1,4 +1,4 @@
-"""Queues, priority classes and clusters. Each change leaves a row in ``changes``, which the scheduler follows."""
+"""Queues, priority classes, clusters and reservations. Each change leaves a row in ``changes``, which the scheduler follows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from trainmaster.dispatcher.store.database import Transaction, dumps
-from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,13 @@ class QueueRow:
 class ClassRow:
     id: int
     spec: PriorityClassSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRow:
+    id: int
+    queue_id: int
+    spec: ReservationSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,8 @@ async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
     return await tx.first(
         """
         SELECT q.id, EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS has_children,
-               EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs
+               EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = q.id) AS has_jobs,
+               EXISTS (SELECT 1 FROM reservations r WHERE r.queue_id = q.id) AS has_reservations
         FROM queues q WHERE q.path = :path
         """,
         path=path,
@@ -147,6 +155,38 @@ async def class_in_use(tx: Transaction, class_id: int) -> bool:
     """Whether a job has this class; looked at after the class was locked against new ones."""
     await tx.run("SELECT 1 FROM priority_classes WHERE id = :id FOR UPDATE", id=class_id)
     return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=class_id)).used)
+
+
+async def reservations(tx: Transaction) -> list[ReservationRow]:
+    """What admins have reserved, by its beginning."""
+    rows = await tx.all("SELECT id, queue_id, spec FROM reservations ORDER BY starts_at, name")
+    return [ReservationRow(row.id, row.queue_id, ReservationSpec.model_validate(row.spec)) for row in rows]
+
+
+async def put_reservation(tx: Transaction, spec: ReservationSpec, queue_id: int) -> None:
+    row = await tx.one(
+        """
+        INSERT INTO reservations (name, queue_id, starts_at, ends_at, spec)
+        VALUES (:name, :queue, :starts, :ends, CAST(:spec AS jsonb))
+        ON CONFLICT (name) DO UPDATE SET queue_id = excluded.queue_id, starts_at = excluded.starts_at,
+            ends_at = excluded.ends_at, spec = excluded.spec
+        RETURNING id
+        """,
+        name=spec.name,
+        queue=queue_id,
+        starts=spec.start,
+        ends=spec.end,
+        spec=dumps(spec.to_wire()),
+    )
+    await note_change(tx, "reservation", row.id)
+
+
+async def delete_reservation(tx: Transaction, name: str) -> bool:
+    """Whether there was one."""
+    row = await tx.first("DELETE FROM reservations WHERE name = :name RETURNING id", name=name)
+    if row is not None:
+        await note_change(tx, "reservation", row.id)
+    return row is not None
 
 
 async def clusters(tx: Transaction) -> list[ClusterRow]:

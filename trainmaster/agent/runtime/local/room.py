@@ -2,7 +2,7 @@
 
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.jobs import JobSpec, MemberTemplate
+from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.simulation.placement import Assignment, Need, Node, Shortfall, place
 
@@ -36,7 +36,7 @@ class Room:
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=("gang", "memberRestart"),
+            capabilities=("gang", "maxPerNode", "memberRestart"),
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )
@@ -44,7 +44,7 @@ class Room:
     def find(self, spec: JobSpec, sizes: dict[str, int], *, empty: bool = False) -> Assignment | Shortfall:
         """Where the gang fits now, or would fit if nothing else ran."""
         free = {node.name: node.allocatable for node in self._nodes} if empty else self._free
-        needs = [_need(role.name, role.template, sizes.get(role.name, 0)) for role in spec.roles if role.template]
+        needs = [_need(role, role.template, sizes.get(role.name, 0)) for role in spec.roles if role.template]
         if spec.topology.required is not None:
             return place(self._nodes, free, needs, spec.topology.required)
         if spec.topology.preferred is not None:
@@ -98,5 +98,13 @@ class Room:
                     free[name] = free.get(name, 0) + sign * amount
 
 
-def _need(role: str, template: MemberTemplate, count: int) -> Need:
-    return Need(role, count, template.amounts, template.node_selector, template.node_affinity, template.tolerations)
+def _need(role: Role, template: MemberTemplate, count: int) -> Need:
+    return Need(
+        role.name,
+        count,
+        template.amounts,
+        template.node_selector,
+        template.node_affinity,
+        template.tolerations,
+        role.max_per_node,
+    )

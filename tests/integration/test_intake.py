@@ -1,0 +1,195 @@
+"""Small submissions that come together are stored together, and each is answered as if it had come alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.integration.rows import execute, picture, rows, value
+from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.dispatcher.services.intake import Asked, ByItselfError, Intake
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import Most, Submission, prepare
+from trainmaster.dispatcher.services.tenants import make_key
+from trainmaster.dispatcher.store import jobs as job_store
+from trainmaster.dispatcher.store.keys import Caller, Claim
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.tenants import KeySpec, QueueSpec
+
+ADMIN = Caller(1, "admin", KeyRole.ADMIN)
+USER = Caller(2, "user", KeyRole.USER, ("open",))
+ROUTE = "POST /v1/jobs"
+
+
+@pytest.fixture
+async def stores(database_url: str) -> AsyncIterator[Stores]:
+    settings = Settings.model_validate({"database_url": database_url, "redis_url": None})
+    queues = [
+        QueueSpec(path="open"),
+        QueueSpec(path="narrow", max_queued=3),
+        QueueSpec(path="shared", max_queued_per_user=2),
+    ]
+    await make_local_installation(settings, [], {"admin": "tmk_admin"}, queues)
+    made = Stores.open(settings)
+    async with made.database.transaction() as tx:
+        await make_key(tx, KeySpec(name="user", role=KeyRole.USER, queues=("open",)))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def intake(stores: Stores) -> AsyncIterator[Intake]:
+    made = Intake(stores)
+    yield made
+    await made.close()
+
+
+def asked(
+    queue: str = "open", *, key: str | None = None, caller: Caller = ADMIN, name: str = "x", jobs: int = 1, **more: Any
+) -> Asked:
+    template = {"command": ["true"], "resources": {"cpu": "1"}}
+    job = {"name": name, "queue": queue, "roles": [{"name": "main", "template": template}], **more}
+    body = orjson.dumps(job if jobs == 1 else {"jobs": [job] * jobs})
+    claim = None if key is None else Claim(caller.key_id, ROUTE, key)
+    return Asked(Submission(caller, prepare(body, Most())), claim, body, "request")
+
+
+async def outcomes(intake: Intake, given: list[Asked]) -> list[Any]:
+    """What each is answered: an answer's value, or the error."""
+    done = await asyncio.gather(*[intake.submit(one) for one in given], return_exceptions=True)
+    return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]
+
+
+async def transactions(stores: Stores) -> int:
+    """Each transaction that stored jobs has left one row."""
+    return int(await value(stores, "SELECT count(*) FROM changes WHERE kind = 'jobs'"))
+
+
+async def test_submissions_that_come_together_are_stored_in_few_transactions(intake: Intake, stores: Stores) -> None:
+    given = [asked(name=f"job-{number}", jobs=1 + number % 3) for number in range(60)]
+    done = await outcomes(intake, given)
+    ids = [item["id"] for one in done for item in one.get("jobs", [one])]
+    stored = await rows(stores, "SELECT id, name FROM jobs ORDER BY id")
+    assert len(set(ids)) == len(ids) == len(stored) == sum(one.jobs for one in given) == 120
+    names = [f"job-{number}" for number in range(60) for _ in range(1 + number % 3)]
+    assert [row.name for row in stored] == names == [one.rsplit("-", 1)[0] for one in ids]
+    assert [len(one["jobs"]) if "jobs" in one else 1 for one in done] == [one.jobs for one in given]
+    assert await transactions(stores) == 2
+    targets = await rows(stores, "SELECT target FROM audit WHERE action = 'submit' ORDER BY id")
+    assert [row.target for row in targets] == [f"{one.jobs} jobs" for one in given]
+
+
+async def test_one_that_is_refused_takes_no_other_with_it(intake: Intake, stores: Stores) -> None:
+    given = [
+        asked(),
+        asked(),
+        asked("nowhere"),
+        asked(caller=USER),
+        asked("narrow", caller=USER),
+        asked(priorityClass="none", key="k1"),
+        asked(key="k2"),
+    ]
+    done = await outcomes(intake, given)
+    codes = [one.code if isinstance(one, ProblemError) else None for one in done]
+    unknown = [None, None, Code.UNKNOWN_QUEUE, None, Code.FORBIDDEN, Code.UNKNOWN_PRIORITY_CLASS, None]
+    assert codes == unknown
+    assert await value(stores, "SELECT count(*) FROM jobs") == 4
+    assert [row.key for row in await rows(stores, "SELECT key FROM idempotency_keys")] == ["k2"]
+    keys = await rows(stores, "SELECT api_key_id FROM jobs ORDER BY id")
+    assert [row.api_key_id for row in keys] == [1, 1, 2, 1]
+
+
+async def test_room_in_a_queue_goes_to_the_first_that_ask(intake: Intake, stores: Stores) -> None:
+    await outcomes(intake, [asked("narrow")])
+    done = await outcomes(intake, [asked(), asked("narrow", jobs=3), asked("narrow"), asked("narrow"), asked("narrow")])
+    assert [isinstance(one, ProblemError) for one in done] == [False, True, False, False, True]
+    assert (done[1].code, done[4].code) == (Code.QUEUE_FULL, Code.QUEUE_FULL)
+    assert "holds 1 waiting jobs, 3 more would exceed" in done[1].detail
+    assert "holds 3 waiting jobs, 1 more would exceed" in done[4].detail
+    assert await value(stores, "SELECT count(*) FROM jobs WHERE queue_id = 2 OR name = 'x'") == 4
+
+
+async def test_room_for_each_user_is_counted_for_each(intake: Intake) -> None:
+    other = replace(USER, queues=("shared",))
+    given = [asked("shared", caller=who) for who in (ADMIN, other, ADMIN, ADMIN, other, other)]
+    done = await outcomes(intake, [asked(), *given])
+    assert [isinstance(one, ProblemError) for one in done[1:]] == [False, False, False, True, False, True]
+
+
+async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Intake, stores: Stores) -> None:
+    (first,) = await outcomes(intake, [asked(key="old")])
+    done = await outcomes(intake, [asked(), asked(key="old"), asked(key="new"), asked(key="new"), asked()])
+    assert [isinstance(one, ByItselfError) for one in done] == [False, True, False, True, False]
+    kept = {
+        row.key: (row.status, orjson.loads(row.answer)) for row in await rows(stores, "SELECT * FROM idempotency_keys")
+    }
+    assert kept == {"old": (201, first), "new": (201, done[2])}
+
+
+async def test_what_postgres_refuses_is_refused_alone(intake: Intake, stores: Stores) -> None:
+    bad = asked()
+    broken = replace(bad.submission.prepared.specs[0], spec=b'{"a": "\\u0000"}')
+    bad.submission.prepared.specs[0] = broken
+    done = await outcomes(intake, [asked(), asked(key="a"), bad, asked()])
+    assert isinstance(done[0], dict), "it went before the others"
+    assert all(isinstance(one, ByItselfError) for one in done[1:])
+    before = await picture(stores)
+    (alone,) = await outcomes(intake, [bad])
+    assert isinstance(alone, ProblemError)
+    assert alone.code is Code.INVALID_SPEC
+    assert await picture(stores) == before
+
+
+async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores: Stores) -> None:
+    async with stores.database.transaction() as tx:
+        await job_store.count_waiting(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"), 10)
+        stuck = asyncio.create_task(intake.submit(asked("narrow")))
+        await asyncio.sleep(0)
+        assert len(await outcomes(intake, [asked(), asked()])) == 2
+        assert not stuck.done()
+    assert b"id" in await stuck
+
+
+async def test_too_many_that_wait_are_turned_away(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmaster.dispatcher.services.intake._MOST_WAITING", 3)
+    done = await outcomes(intake, [asked() for _ in range(6)])
+    assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
+
+
+async def test_a_request_that_is_given_up_disturbs_no_other(intake: Intake, stores: Stores) -> None:
+    tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(4)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[2].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(one, bytes) for one in done] == [False, True, False, True]
+    assert await value(stores, "SELECT count(*) FROM jobs") == 4
+
+
+async def test_an_end_answers_those_that_wait(intake: Intake, stores: Stores) -> None:
+    tasks = [asyncio.create_task(intake.submit(asked())) for _ in range(3)]
+    await asyncio.sleep(0)
+    await intake.close()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    codes = [getattr(one, "code", None) for one in done]
+    assert codes == [None, Code.TOO_BUSY, Code.TOO_BUSY]
+    assert await value(stores, "SELECT count(*) FROM jobs") == 1
+
+
+async def test_an_expired_key_is_free_again(intake: Intake, stores: Stores) -> None:
+    await outcomes(intake, [asked(key="old")])
+    await execute(stores, "UPDATE idempotency_keys SET created_at = now() - interval '8 days'")
+    (again,) = await outcomes(intake, [asked(key="old")])
+    assert isinstance(again, ByItselfError), "the way by itself removes it and takes it anew"
+
+
+def test_parameter_sets_and_many_jobs_are_no_part_of_a_group() -> None:
+    sets = prepare(b'{"job": %b, "parameters": [{"a": 1}]}' % asked().body_hash.replace(b'"true"', b'"${a}"'), Most())
+    assert not Intake.takes(replace(asked(), submission=Submission(ADMIN, sets)))
+    assert Intake.takes(asked(jobs=100))
+    assert not Intake.takes(asked(jobs=101))

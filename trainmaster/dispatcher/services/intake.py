@@ -1,0 +1,189 @@
+"""Group commit of small submissions: those that come while one transaction is under way share the next one.
+
+A transaction of one job costs a dozen statements and a flush of Postgres's log, whichever number of jobs it stores. An api that is
+called by many people at once therefore stores what has come as one group. Whatever is out of the ordinary leaves the group and is
+done by itself: a repeated idempotency key, or a submission among several whose group could not be stored.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+
+import orjson
+
+from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import Submission, Submitted, submit
+from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster.dispatcher.store.keys import Caller, Claim
+from trainmaster.protocol.errors import Code, ProblemError
+
+CREATED = 201
+_SMALL = 100
+"""Most jobs of a submission that joins a group."""
+_MOST_JOBS = 1_000
+"""Most jobs of a group."""
+_MOST_WAITING = 2_000
+_PATIENCE_SECONDS = 0.02
+"""After which a group no longer waits for the one before it, which may be held up by a queue that it does not need."""
+_MOST_GROUPS = 4
+"""Transactions under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A submission with what its request brought along."""
+
+    submission: Submission
+    claim: Claim | None
+    body_hash: bytes
+    request_id: str
+
+    @property
+    def jobs(self) -> int:
+        return len(self.submission.prepared)
+
+
+class ByItselfError(Exception):
+    """This submission has to be stored in a transaction of its own."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    asked: Asked
+    answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Intake:
+    """The groups of one process. For use within one event loop."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._waiting: deque[_Waiting] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def takes(asked: Asked) -> bool:
+        """Whether a submission is one for a group."""
+        return asked.submission.prepared.parameters is None and asked.jobs <= _SMALL
+
+    async def submit(self, asked: Asked) -> bytes:
+        """Store a submission with others: the body of its answer, once it is committed.
+
+        Raises ProblemError when it may not be stored, and ByItselfError when it has to be stored alone.
+        """
+        if len(self._waiting) >= _MOST_WAITING:
+            raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
+        waiting = _Waiting(asked)
+        self._waiting.append(waiting)
+        self._start(at_once=not self._groups)
+        return await waiting.answer
+
+    async def close(self) -> None:
+        """Let what is under way end; what has not begun is refused."""
+        if self._look is not None:
+            self._look.cancel()
+        for waiting in self._waiting:
+            _settle(waiting, ProblemError(Code.TOO_BUSY, "this process ends; try again", retry_after=1.0))
+        self._waiting.clear()
+        await asyncio.gather(*self._groups, return_exceptions=True)
+
+    def _start(self, *, at_once: bool) -> None:
+        """Start the next group, now or when patience ends."""
+        if at_once and self._waiting and len(self._groups) < _MOST_GROUPS:
+            # A group is of many requests, so its log lines carry the id of none.
+            group = asyncio.create_task(self._store(self._next()), name="submissions", context=Context())
+            self._groups.add(group)
+            group.add_done_callback(self._ended)
+        if self._waiting and self._look is None and len(self._groups) < _MOST_GROUPS:
+            self._look = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._look = None
+        self._start(at_once=True)
+
+    def _ended(self, group: "asyncio.Task[None]") -> None:
+        self._groups.discard(group)
+        self._start(at_once=True)
+
+    def _next(self) -> list[_Waiting]:
+        group = [self._waiting.popleft()]
+        jobs = group[0].asked.jobs
+        while self._waiting and jobs + self._waiting[0].asked.jobs <= _MOST_JOBS:
+            jobs += self._waiting[0].asked.jobs
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _store(self, group: list[_Waiting]) -> None:
+        try:
+            async with self._stores.database.transaction() as tx:
+                outcomes = await store_group(tx, self._stores, [waiting.asked for waiting in group])
+        except StoreAwayError as error:
+            outcomes = [StoreAwayError(error.detail) for _ in group]
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is told
+            # One that Postgres refuses must not take the others with it. Alone, each meets its own error.
+            outcomes = [ByItselfError() for _ in group] if len(group) > 1 else [error]
+        except BaseException:
+            for waiting in group:
+                waiting.answer.cancel()
+            raise
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            _settle(waiting, outcome)
+
+
+def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
+    if waiting.answer.done():
+        return  # its request was given up
+    if isinstance(outcome, Exception):
+        waiting.answer.set_exception(outcome)
+    else:
+        waiting.answer.set_result(outcome)
+
+
+async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -> list[bytes | Exception]:
+    """Store submissions with their audit rows and idempotency keys: of each, the body of its answer, or why it has none."""
+    outcomes: list[bytes | Exception] = [ByItselfError() for _ in group]
+    places = await _unrepeated(tx, group)
+    if not places:
+        return outcomes
+    stored = await submit(tx, stores, [group[place].submission for place in places])
+    made: list[tuple[Caller, str, str]] = []
+    answers: dict[Claim, tuple[int, bytes]] = {}
+    given_back: list[Claim] = []
+    for place, outcome in zip(places, stored, strict=True):
+        asked = group[place]
+        if isinstance(outcome, Submitted):
+            body = outcomes[place] = orjson.dumps(asked.submission.prepared.answer(outcome.ids))
+            made.append((asked.submission.caller, f"{asked.jobs} jobs", asked.request_id))
+            if asked.claim is not None:
+                answers[asked.claim] = CREATED, body
+        else:
+            outcomes[place] = outcome
+            if asked.claim is not None:
+                given_back.append(asked.claim)
+    if made:
+        await keys.note_audits(tx, "submit", made)
+    if answers:
+        await keys.keep_answers(tx, answers)
+    if given_back:
+        await keys.drop_claims(tx, given_back)
+    return outcomes
+
+
+async def _unrepeated(tx: Transaction, group: Sequence[Asked]) -> list[int]:
+    """Places in the group of those without an idempotency key or with one that was never used, which is now taken."""
+    claims: dict[Claim, bytes] = {}
+    first: dict[Claim, int] = {}
+    for place, asked in enumerate(group):
+        if asked.claim is not None and asked.claim not in first:
+            first[asked.claim] = place
+            claims[asked.claim] = asked.body_hash
+    unused = await keys.claim_unused(tx, claims) if claims else set()
+    return [
+        place
+        for place, asked in enumerate(group)
+        if asked.claim is None or (asked.claim in unused and first[asked.claim] == place)
+    ]
