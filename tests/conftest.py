@@ -136,11 +136,18 @@ class FakeAgent:
             "/agent/v1/sync", headers=self._headers(), content=request.model_dump_json(by_alias=True)
         )
 
-    async def connect(self, cpu: int = 4, nodes: int = 1, **fields: Any) -> None:
+    async def connect(
+        self, cpu: int = 4, nodes: int = 1, capabilities: tuple[str, ...] = ("gang",), **fields: Any
+    ) -> None:
         """Report a capacity of ``nodes`` nodes with ``cpu`` CPUs and as many GiB each."""
         group = NodeGroup(name="node", count=nodes, free={"cpu": cpu * 1000, "memory": cpu * 2**30})
         report = CapacityReport(
-            groups=(group,), runtime="test", scheduler="test", capabilities=("gang",), dies_without_agent=True, **fields
+            groups=(group,),
+            runtime="test",
+            scheduler="test",
+            capabilities=capabilities,
+            dies_without_agent=True,
+            **fields,
         )
         answer = await self.sync(capacity=report)
         assert answer.status_code == 200, answer.text

@@ -35,6 +35,8 @@ class Does(Enum):
     """Until it is killed: it does not heed SIGTERM."""
     LEAVE_IN_PEACE = auto()
     """Runs until it is told to end, and then succeeds."""
+    SAVE_STATE = auto()
+    """Runs until it is told to end; at the signal to save its state it says so and goes on."""
     WAIT_FOR_GATE = auto()
     """Succeeds once the lab opens the gate of its run."""
 
@@ -53,6 +55,7 @@ SUCCEEDS = Behaviour(Does.SUCCEED)
 RUNS = Behaviour(Does.RUN)
 STUBBORN = Behaviour(Does.RUN_STUBBORNLY)
 PEACEFUL = Behaviour(Does.LEAVE_IN_PEACE)
+SAVES = Behaviour(Does.SAVE_STATE)
 WAITS_FOR_GATE = Behaviour(Does.WAIT_FOR_GATE)
 
 
@@ -174,8 +177,18 @@ def start_run(
     )
 
 
-def stop_run(run: str, cause: StopCause = StopCause.CANCEL, grace: float = 10.0, generation: int = 2) -> StopRun:
-    return StopRun(run=run, generation=generation, cause=cause, grace_seconds=grace)
+def stop_run(
+    run: str, cause: StopCause = StopCause.CANCEL, grace: float = 10.0, generation: int = 2, *, save: float = 0.0
+) -> StopRun:
+    """``save``: seconds that members have to save their state before they are told to end."""
+    return StopRun(
+        run=run,
+        generation=generation,
+        cause=cause,
+        grace_seconds=grace,
+        checkpoint_seconds=save,
+        checkpoint_signal="SIGUSR1" if save else "",
+    )
 
 
 A, B, C = "alpha-0000001-r1", "beta-0000002-r1", "gamma-0000003-r1"
@@ -346,6 +359,38 @@ class RuntimeConformance:
         status = await until_over(lab, A)
         assert (status.state, status.generation) == (RunState.CANCELLED, 3)
 
+    async def test_members_have_time_to_save_their_state_before_they_are_told_to_end(self, lab: Lab) -> None:
+        assert "checkpoint" in (await lab.runtime.capacity()).capabilities
+        await lab.runtime.start(start_run(lab, A, Part(SAVES, count=2)))
+        await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+        asked_at = lab.now()
+        await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=0.5))
+        status = await until_state(lab, A, RunState.STOPPING)
+        if lab.now() - asked_at < 0.4:
+            assert lab.living(A) == 2
+            assert {one.state for one in status.members} == {"running"}
+        status = await until_over(lab, A)
+        assert (status.state, status.generation) == (RunState.PREEMPTED, 2)
+        assert 0.5 <= lab.now() - asked_at < 10, "told to end after it, and not killed"
+        assert lab.living(A) == 0
+
+    async def test_a_stop_that_waits_for_no_state_ends_the_wait(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SAVES)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=3600))
+        await until_state(lab, A, RunState.STOPPING)
+        await lab.runtime.stop(stop_run(A, StopCause.CANCEL, grace=3600, generation=3))
+        status = await until_over(lab, A)
+        assert (status.state, status.generation) == (RunState.CANCELLED, 3)
+
+    async def test_a_shorter_wait_for_state_takes_effect_at_once(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(SAVES)))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, grace=3600, save=3600))
+        await until_state(lab, A, RunState.STOPPING)
+        await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, grace=3600, save=0.1))
+        assert (await until_over(lab, A)).state is RunState.SUSPENDED
+
     async def test_a_run_that_succeeded_before_the_stop_has_succeeded(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS)))
         before = await until_over(lab, A)
@@ -493,6 +538,16 @@ class RuntimeConformance:
         await lab.runtime.renew(lab.now())
         await lab.runtime.start(start_run(lab, B, Part(RUNS), disconnect=1.0))
         assert (await until_over(lab, B)).state is RunState.LOST
+
+    async def test_silence_cuts_the_time_to_save_state_short(self, lab: Lab) -> None:
+        await lab.runtime.renew(lab.now())
+        asked_at = lab.now()
+        await lab.runtime.start(start_run(lab, A, Part(SAVES), disconnect=2.0, stopGrace="500ms"))
+        await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+        await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, grace=3600, save=3600))
+        assert (await until_over(lab, A)).state is RunState.PREEMPTED
+        assert lab.living(A) == 0
+        assert lab.now() - asked_at < 2.0 + PATIENCE
 
     async def test_a_run_that_may_wait_is_never_stopped_for_silence(self, lab: Lab) -> None:
         asked_at = lab.now()

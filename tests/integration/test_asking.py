@@ -133,7 +133,8 @@ async def test_queues_are_shown_with_what_they_use(busy: Service) -> None:
 
     await eventually(in_use)
     (queue,) = (await busy.http.get("/v1/queues?usage=true")).json()["queues"]
-    assert queue["usage"] == {"running": 1, "used": {"cpu": "2"}, "share": 0.5, "shareBeyondGuarantee": 0.5}
+    shares = {"share": 0.5, "shareBeyondGuarantee": 0.5, "pastShare": 0.0}
+    assert queue["usage"] == {"running": 1, "used": {"cpu": "2"}} | shares
     assert "usage" not in (await busy.http.get("/v1/queues")).json()["queues"][0]
     async with AsyncClient(busy.url, ADMIN_KEY) as client:
         (view,) = await client.queues(usage=True)

@@ -1,5 +1,6 @@
 """Who may do what: every route asks for a key, each role opens its own routes, and nobody sees or changes what is not theirs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from trainmaster.dispatcher.api.context import Keyring
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys as key_store
-from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
 
@@ -347,3 +348,27 @@ async def test_a_key_read_just_before_it_was_revoked_is_not_kept_beyond_that(
     monkeypatch.setattr(key_store, "find", slow)
     assert await keyring.caller(secret) is not None
     assert await keyring.caller(secret) is None
+
+
+async def test_when_keys_cannot_be_looked_at_nobody_waits_for_others_to_find_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    async def away(tx: Transaction) -> str:
+        tried.append(clock)
+        raise StoreAwayError("away")
+
+    clock = 1000.0
+    keyring = Keyring(service.stores, lambda: clock)
+    monkeypatch.setattr(key_store, "revision", away)
+    answers = await asyncio.gather(*[keyring.caller(f"tmk_{n}") for n in range(50)], return_exceptions=True)
+    assert all(isinstance(answer, StoreAwayError) for answer in answers)
+    assert len(tried) == 1
+    clock += 1
+    with pytest.raises(StoreAwayError):
+        await keyring.caller("tmk_1")
+    assert len(tried) == 2, "it is tried again a second later"
+    monkeypatch.undo()
+    clock += 1
+    assert await keyring.caller("tmk_admin") is not None

@@ -1,6 +1,7 @@
 """One cycle of the scheduler against a store that changes meanwhile: what no longer holds is dropped, and nothing stays behind."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,3 +128,35 @@ async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(sche
     asleep[0] += 700
     await sleeping.step()
     assert sleeping._follower.view.runs == {}
+
+
+async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(scheduler: Scheduler) -> None:
+    settings = scheduler.stores.settings.model_copy(update={"usage_half_life": "1h"})
+    scheduler.stores = replace(scheduler.stores, settings=settings)
+    await scheduler.step()
+    assert await run_count(scheduler) == 1
+    assert await rows(scheduler.stores, "SELECT * FROM queue_usage") == [], "nothing had run before"
+    scheduler._next_usage = 0.0
+    await scheduler.step()
+    (stored,) = await rows(scheduler.stores, "SELECT queue_id, level FROM queue_usage")
+    assert 0 < stored.level < 0.25, "it has had a quarter of the cluster, for a moment"
+    successor = Scheduler(scheduler.stores)
+    successor.token = scheduler.token
+    await successor.step()
+    past = successor._follower.view.past
+    assert past is not None
+    assert past.levels[stored.queue_id] >= stored.level * 0.999
+    assert past.half_life == 3600
+    scheduler.token = -1
+    scheduler._next_usage = 0.0
+    await planning.count_usage(scheduler.stores, -1, scheduler._follower)
+    levels = await rows(scheduler.stores, "SELECT level FROM queue_usage")
+    assert [row.level for row in levels] == list(past.levels.values()), "who does not lead counts nothing"
+
+
+async def test_past_usage_is_off_unless_it_was_asked_for(scheduler: Scheduler) -> None:
+    await scheduler.step()
+    scheduler._next_usage = 0.0
+    await scheduler.step()
+    assert await rows(scheduler.stores, "SELECT * FROM queue_usage") == []
+    assert scheduler._follower.view.past is None

@@ -124,6 +124,7 @@ async def test_room_for_each_user_is_counted_for_each(intake: Intake) -> None:
 async def test_a_key_used_before_or_twice_at_once_has_to_come_alone(intake: Intake, stores: Stores) -> None:
     (first,) = await outcomes(intake, [asked(key="old")])
     done = await outcomes(intake, [asked(), asked(key="old"), asked(key="new"), asked(key="new"), asked()])
+    assert intake._claims == set()
     assert [isinstance(one, ByItselfError) for one in done] == [False, True, False, True, False]
     kept = {
         row.key: (row.status, orjson.loads(row.answer)) for row in await rows(stores, "SELECT * FROM idempotency_keys")
@@ -147,12 +148,14 @@ async def test_what_postgres_refuses_is_refused_alone(intake: Intake, stores: St
 
 async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores: Stores) -> None:
     async with stores.database.transaction() as tx:
-        await job_store.count_waiting(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"), 10)
-        stuck = asyncio.create_task(intake.submit(asked("narrow")))
-        await asyncio.sleep(0)
-        assert len(await outcomes(intake, [asked(), asked()])) == 2
-        assert not stuck.done()
-    assert b"id" in await stuck
+        await job_store.hold_room(tx, await value(stores, "SELECT id FROM queues WHERE path = 'narrow'"))
+        done = await outcomes(intake, [asked("narrow", key="k"), asked(), asked("narrow"), asked()])
+        assert [isinstance(one, ByItselfError) for one in done] == [True, False, True, False], (
+            "those wait by themselves"
+        )
+    assert await rows(stores, "SELECT * FROM idempotency_keys") == [], "it takes its key when it is stored"
+    (done_now,) = await outcomes(intake, [asked("narrow", key="k")])
+    assert "id" in done_now
 
 
 async def test_too_many_that_wait_are_turned_away(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conformance.runtime_suite import (
     RUNS,
+    SAVES,
     STUBBORN,
     SUCCEEDS,
     WAITS_FOR_GATE,
@@ -83,6 +84,9 @@ class LocalLab:
             Does.RUN: "touch ready; exec sleep 3600",
             Does.RUN_STUBBORNLY: "trap '' TERM; touch ready; exec sleep 3600",
             Does.LEAVE_IN_PEACE: "trap 'exit 0' TERM; touch ready; sleep 3600 & wait",
+            Does.SAVE_STATE: (
+                "trap 'echo saved' USR1; trap 'echo ended; exit 0' TERM; touch ready; while :; do sleep 3600 & wait; done"
+            ),
             Does.WAIT_FOR_GATE: f"touch ready; until [ -e '{gate}' ]; do sleep 0.02; done",
         }
         return {"command": ["sh", "-c", scripts[behaviour.does]], "env": {"TEXT": behaviour.text}}
@@ -313,6 +317,45 @@ async def test_children_get_the_grace_though_the_member_itself_has_ended(lab: Lo
     await lab.runtime.stop(stop_run(A))
     await until_state(lab, A, RunState.CANCELLED)
     assert "saved" in lab.output(A)
+
+
+async def test_the_signal_to_save_state_comes_once_and_before_sigterm(lab: LocalLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(SAVES, count=2)))
+    await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+    await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=0.3))
+    await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=0.3))
+    await until_state(lab, A, RunState.SUSPENDED)
+    assert [lab.output(A, f"worker-{index}") for index in range(2)] == ["saved\nended\n"] * 2
+
+
+async def test_what_members_have_started_is_not_told_to_save_state(lab: LocalLab) -> None:
+    family = (
+        "trap 'echo saved' USR1; (trap 'echo child saved' USR1; touch ready; while :; do sleep 0.01; done) & wait; wait"
+    )
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(family))))
+    await eventually(lambda: lab.ready(A) == 1, "the child is at work")
+    await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=0.3))
+    await until_state(lab, A, RunState.SUSPENDED)
+    assert lab.output(A) == "saved\n"
+
+
+async def test_a_run_whose_members_end_once_their_state_is_saved_waits_no_longer(lab: LocalLab) -> None:
+    saves = "trap 'echo saved; exit 0' USR1; touch ready; while :; do sleep 0.01; done"
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, count=2, extra=script(saves))))
+    await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+    await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=3600))
+    assert (await until_over(lab, A)).state is RunState.PREEMPTED
+
+
+async def test_a_taken_over_run_goes_on_saving_its_state(lab: LocalLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(SAVES)))
+    await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+    await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=1.0))
+    await until_state(lab, A, RunState.STOPPING)
+    await lab.restart()
+    await lab.runtime.stop(stop_run(A, StopCause.SUSPEND, save=1.0))
+    assert (await until_over(lab, A)).state is RunState.SUSPENDED
+    assert lab.output(A) == "saved\nended\n"
 
 
 async def test_stopped_members_are_killed_too(lab: LocalLab) -> None:

@@ -137,3 +137,48 @@ async def test_guarantees_beyond_what_there_is_are_a_warning(service: Service, a
     assert shown["a"]["warnings"] == [together]
     assert shown["b"]["warnings"] == ["6 cpu are guaranteed to it, the clusters have 4", together]
     assert "warnings" not in shown["default"]
+
+
+async def test_a_victim_saves_its_state_and_the_taker_waits_as_much_longer(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=4, capabilities=("checkpoint", "gang"))
+    for name, value in (("low", 1), ("high", 9)):
+        await service.http.put(f"/v1/priority-classes/{name}", json={"name": name, "value": value})
+    saving = {"checkpoint": {"signal": "SIGUSR2", "wait": "2m"}, "stopGrace": "20s"}
+    _, run = await running(service, agent, cpu="4", priorityClass="low", **saving)
+    await service.submit(name="urgent", cpu="4", priorityClass="high")
+    stop = await next_stop(agent)
+    assert (stop["run"], stop["graceSeconds"]) == (run, 20)
+    assert (stop["checkpointSignal"], stop["checkpointSeconds"]) == ("SIGUSR2", 120)
+    taker = await agent.next_start()
+    assert taker["placementTimeoutSeconds"] == 300 + 140
+
+
+async def test_a_cancel_lets_nobody_save_state(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=4, capabilities=("checkpoint", "gang"))
+    job, run = await running(service, agent, cpu="4", checkpoint={})
+    await service.http.post(f"/v1/jobs/{job}/cancel")
+    stop = await next_stop(agent)
+    assert (stop["run"], stop["cause"]) == (run, "cancel")
+    assert "checkpointSeconds" not in stop
+
+
+async def test_what_runs_in_a_suspended_queue_waits_until_the_queue_is_open_again(
+    service: Service, agent: FakeAgent
+) -> None:
+    job, run = await running(service, agent, cpu="4")
+    queue = {"path": "default", "allowedKinds": ["private"], "state": "suspended"}
+    assert (await service.http.put("/v1/queues/default", json=queue)).is_success
+    stop = await next_stop(agent)
+    assert (stop["run"], stop["cause"]) == (run, "preempt")
+    await agent.report(run, RunState.PREEMPTED, 2, 2)
+    shown = await service.until(job, "queued")
+    assert shown["message"] == "queue default was suspended by an admin"
+
+    async def waits() -> bool:
+        return bool((await told(service, job))["token"] == "QueueHeld")
+
+    await eventually(waits)
+    assert (await service.http.put("/v1/queues/default", json=queue | {"state": "open"})).is_success
+    assert (await agent.next_start())["job"] == job

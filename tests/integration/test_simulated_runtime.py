@@ -60,6 +60,7 @@ class SimulatedLab:
             Does.RUN: {"SIM_RUN_TIME": "forever"},
             Does.RUN_STUBBORNLY: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "forever"},
             Does.LEAVE_IN_PEACE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},
+            Does.SAVE_STATE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},
             Does.WAIT_FOR_GATE: {"SIM_RUN_TIME": "forever"},
         }
         return {"command": ["simulated"], "env": variables[behaviour.does]}

@@ -159,3 +159,17 @@ def test_postgres_that_cannot_start_is_told_with_the_place_of_its_log(tmp_path: 
         config.write("no_such_setting = 1\n")
     with pytest.raises(EmbeddedError, match=r"Postgres does not start; see its log, .*/pg/log"):
         server.start()
+
+
+def test_what_a_killed_server_left_behind_does_not_pass_for_a_server(tmp_path: Path) -> None:
+    """Its process id may be that of any other process by now, as in a container that is started again."""
+    server = EmbeddedPostgres(tmp_path / "pg")
+    server.start()
+    noted = (tmp_path / "pg" / "postmaster.pid").read_text()
+    server.stop()
+    (tmp_path / "pg" / "postmaster.pid").write_text("\n".join([str(os.getpid()), *noted.split("\n")[1:]]))
+    url = EmbeddedPostgres(tmp_path / "pg").start()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    server.restart()
+    server.stop()

@@ -221,7 +221,7 @@ class ViewBuilder:
         cordoned: bool = False,
         lease: float | None = LEASE,
         silent: bool = False,
-        capabilities: tuple[str, ...] = ("gang", "maxPerNode", "memberRestart"),
+        capabilities: tuple[str, ...] = ("checkpoint", "gang", "maxPerNode", "memberRestart"),
         datasets: tuple[str, ...] = (),
         at: float = 0.0,
     ) -> Self:

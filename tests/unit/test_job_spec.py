@@ -338,6 +338,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
                 ),
                 "timeLimit": durations,
                 "stopGrace": durations,
+                "checkpoint": st.fixed_dictionaries({}, optional={"signal": st.sampled_from(["SIGUSR1", "SIGHUP"])}),
                 "retries": st.fixed_dictionaries(
                     {},
                     optional={
@@ -413,6 +414,7 @@ CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "none for one plain member": ({}, ()),
     "gang for several members": ({"roles": worker(replicas=2)}, ("gang",)),
     "restarts of members": ({"memberFailure": {"action": "restartMember"}}, ("memberRestart",)),
+    "saving state": ({"checkpoint": {}}, ("checkpoint",)),
     "members apart": ({"roles": worker(replicas=3, maxPerNode=2)}, ("gang", "maxPerNode")),
     "nothing for a node that may take them all": ({"roles": worker(replicas=2, maxPerNode=2)}, ("gang",)),
     "NUMA where it is required": ({"topology": {"numa": "singleNode"}}, ("numa",)),

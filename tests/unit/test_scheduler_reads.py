@@ -62,7 +62,7 @@ async def test_a_place_is_told_by_the_key_of_the_job(http: httpx.AsyncClient) ->
 async def test_usage_is_told_of_every_queue(http: httpx.AsyncClient, leader: Leader) -> None:
     leader.builder.run("r", on="c")
     answer = await http.get("/usage")
-    share = {"share": 0.25, "shareBeyondGuarantee": 0.25}
+    share = {"share": 0.25, "shareBeyondGuarantee": 0.25, "pastShare": 0.0}
     assert (answer.status_code, answer.json()) == (
         200,
         {"queues": [{"queue": "main", "running": 1, "used": {"cpu": "1"}} | share]},

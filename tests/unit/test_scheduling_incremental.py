@@ -84,7 +84,7 @@ class Life:
             quotas=quotas,
             max_running=chance.choice([None, None, None, 2, 4]),
             allowed_kinds=frozenset(ClusterKind) if chance.random() < 0.5 else frozenset({ClusterKind.PRIVATE}),
-            state=chance.choice([QueueState.OPEN] * 7 + [QueueState.HELD]),
+            state=chance.choice([QueueState.OPEN] * 14 + [QueueState.HELD, QueueState.HELD, QueueState.SUSPENDED]),
             order=chance.choice([Order.BEST_EFFORT] * 4 + [Order.STRICT]),
             time_limit=chance.choice([None, 20.0]),
         )

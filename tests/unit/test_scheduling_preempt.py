@@ -305,3 +305,12 @@ def test_alike_jobs_of_a_queue_without_rights_do_not_stand_in_the_way_of_one_tha
     view.run("big", simple(cpu=1), on="c", queue="owed")
     view.cluster("c", nodes(3, cpu=1)).job("p", queue="rich").job("o", queue="owed")
     assert sorted(view.cycle().started) == ["o", "p"]
+
+
+def test_quota_that_was_freed_for_a_queue_goes_to_it_and_not_to_one_with_no_right_to_it() -> None:
+    """Else it would be taken back again, without an end: a/1 comes first by name, and only one job of a may run."""
+    view = ViewBuilder().queue("a", max_running=1).queue("a/1").queue("a/2").queue("a/2/x", guaranteed={"cpu": 1})
+    view.cluster("c", nodes(1, cpu=1)).run("borrower", on="c", queue="a/1").job("owed", queue="a/2/x")
+    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["borrower"]]
+    view.ended("borrower")
+    assert view.job("borrower", queue="a/1").cycle().started == ["owed"]

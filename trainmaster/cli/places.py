@@ -47,8 +47,9 @@ def print_factors(factors: "Factors") -> None:
         ],
     )
     print()
+    has_past = any(turn.past_share for turn in factors.queues)
     print_table(
-        ["QUEUE", "TURN", "WEIGHT", "BEYOND GUARANTEE", "SHARE"],
+        ["QUEUE", "TURN", "WEIGHT", "BEYOND GUARANTEE", "SHARE", *(["PAST"] if has_past else [])],
         [
             [
                 turn.queue,
@@ -56,6 +57,7 @@ def print_factors(factors: "Factors") -> None:
                 f"{turn.weight:g}",
                 f"{turn.share_beyond_guarantee:.4f}",
                 f"{turn.share:.4f}",
+                *([f"{turn.past_share:.4f}"] if has_past else []),
             ]
             for turn in factors.queues
         ],

@@ -156,12 +156,22 @@ class StartRun(Lenient):
 
 
 class StopRun(Lenient):
-    """A run to stop. SIGTERM, ``grace_seconds`` later SIGKILL."""
+    """A run to stop. SIGTERM, ``grace_seconds`` later SIGKILL.
+
+    With ``checkpoint_seconds`` the members' own processes get ``checkpoint_signal`` first, and SIGTERM only that much later.
+    """
 
     run: str
     generation: int
     cause: StopCause
     grace_seconds: float
+    checkpoint_seconds: float = 0.0
+    checkpoint_signal: str = ""
+
+    @property
+    def longest(self) -> float:
+        """Seconds until SIGKILL."""
+        return self.checkpoint_seconds + self.grace_seconds
 
 
 class OpenStream(Lenient):

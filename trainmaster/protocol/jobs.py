@@ -212,6 +212,23 @@ class MemberFailure(Strict):
     limit: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
+_LONGEST_CHECKPOINT = 600.0
+
+
+class Checkpoint(Strict):
+    """What members are sent before their run ends for another job or is suspended, and how long they get to save their state."""
+
+    signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
+    wait: Duration = "30s"
+
+    @field_validator("wait")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if not 0 < parse_duration(value) <= _LONGEST_CHECKPOINT:
+            raise ValueError("wait is more than 0s and at most 10m: another job waits for the place meanwhile")
+        return value
+
+
 # Shared by all specifications that say nothing: pydantic would copy a plain default deeply for each of them.
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
 
@@ -231,6 +248,7 @@ class JobSpec(Strict):
     placement: Placement = Field(default_factory=lambda: _ANYWHERE)
     time_limit: Duration | None = None
     stop_grace: Duration = "10s"
+    checkpoint: Checkpoint | None = None
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
     on_disconnect: Literal["wait"] | RequeueAfter | None = None

@@ -15,6 +15,8 @@ class QueueTurn(Lenient):
     """Of what it uses beyond what is guaranteed to it. The lowest has the next turn."""
     share: float
     """Of all that it uses; decides between those that are equal in the first."""
+    past_share: float = 0.0
+    """What counts of the shares beyond guarantee that it had before; added to both where past usage counts."""
     rank: int
     """Among its siblings that have jobs waiting, itself included: 1 has the next turn."""
     siblings: int
@@ -58,6 +60,8 @@ class QueueUsage(Lenient):
     """The largest part of any line that it uses, by its weight."""
     share_beyond_guarantee: float
     """The same for what it uses beyond its guarantees; the lowest among siblings has the next turn."""
+    past_share: float = 0.0
+    """What counts of the shares beyond guarantee that it had before, where past usage counts."""
 
 
 class Usages(Lenient):

@@ -129,16 +129,18 @@ _STOP_ENDS = {
 
 
 class QueueState(StrEnum):
-    """Whether a queue takes jobs and whether it starts them; what runs goes on in each of them."""
+    """Whether a queue takes jobs and whether it starts them; what runs goes on in each of them but one."""
 
     OPEN = "open"
     HELD = "held"
     DRAINING = "draining"
     STOPPED = "stopped"
+    SUSPENDED = "suspended"
+    """What runs is stopped, with time to save its state, and waits with the rest."""
 
     @property
     def takes_jobs(self) -> bool:
-        return self in (QueueState.OPEN, QueueState.HELD)
+        return self in (QueueState.OPEN, QueueState.HELD, QueueState.SUSPENDED)
 
     @property
     def starts_jobs(self) -> bool:

@@ -82,7 +82,7 @@ class Cluster:
             groups=self.floor.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=("gang", "maxPerNode", "memberRestart"),
+            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart"),
             dies_without_agent=True,
             datasets=self.spec.datasets,
         )
@@ -115,14 +115,15 @@ class Cluster:
         if run is None or run.state.is_terminal or order.generation < run.generation:
             return
         known = run.stop
-        if known is not None and (order.generation, -order.grace_seconds) <= (known.generation, -known.grace_seconds):
+        if known is not None and (order.generation, -order.longest) <= (known.generation, -known.longest):
             return
         run.stop = order
         run.generation = order.generation
         message = f"stopped: {order.cause}" if run.places else f"stopped before it started: {order.cause}"
         if run.verdict is None or run.verdict.by_stop:
-            self._conclude(run, Verdict(order.cause.ends_as, message, by_stop=True), order.grace_seconds)
-        elif not self._hasten(run, order.grace_seconds):
+            verdict = Verdict(order.cause.ends_as, message, by_stop=True)
+            self._conclude(run, verdict, order.grace_seconds, order.checkpoint_seconds)
+        elif not self._hasten(run, order.grace_seconds, order.checkpoint_seconds):
             self._say(run)
         self._settle()
 
@@ -321,28 +322,29 @@ class Cluster:
             self._blocked[plan] = found.sentence if isinstance(found, Shortfall) else "no packing was found"
         return self._blocked[plan]
 
-    def _conclude(self, run: Run, verdict: Verdict, grace: float) -> None:
-        """Decide how a run ends, and end its members within ``grace``."""
+    def _conclude(self, run: Run, verdict: Verdict, grace: float, wait: float = 0.0) -> None:
+        """Decide how a run ends. Its members save their state for ``wait`` and end within ``grace`` after that."""
         run.verdict = verdict
         if run.places is None or run.started_at == inf:
             self._end(run, verdict)
-        elif not self._hasten(run, grace):
+        elif not self._hasten(run, grace, wait):
             run.state, run.message = _STOPPING, verdict.message
             self._say(run)
 
-    def _hasten(self, run: Run, grace: float) -> bool:
-        """Members that were told to stop are gone after ``grace`` at the latest. Whether all of them are."""
+    def _hasten(self, run: Run, grace: float, wait: float = 0.0) -> bool:
+        """Members are told to stop after ``wait`` at the latest, and are gone ``grace`` later. Whether all of them are gone."""
         plan = run.plan
         if plan is None:
             return True
-        if run.stopping_at == inf:
-            run.stopping_at = self.now
+        told_at = self.now + wait
+        if told_at < run.stopping_at:
+            run.stopping_at = told_at
             ends = []
             for role, end in zip(plan.roles, run.role_ends, strict=True):
                 after = self._fate.span(role.behaviour.stop_time, run.id, role.name, "stop")
-                ends.append(min(end, self.now + after) if end > self.now else end)
+                ends.append(min(end, told_at + after) if end > self.now else end)
             run.role_gone = tuple(ends)
-        latest = self.now + grace
+        latest = told_at + grace
         run.role_gone = tuple(min(end, latest) if end > self.now else end for end in run.role_gone)
         gone_at = max(run.role_gone)
         run.token += 1

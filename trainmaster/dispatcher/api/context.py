@@ -19,7 +19,7 @@ from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import parse_json
 from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys
-from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster.dispatcher.store.keys import Caller, Claim
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
@@ -28,6 +28,7 @@ from trainmaster.protocol.states import KeyRole
 Model = TypeVar("Model", bound=BaseModel)
 
 _LOOK_SECONDS = 1.0
+_LONGEST_LOOK = 5.0
 _KEPT_SECONDS = 60.0
 """Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
 _MOST_KEPT = 10_000
@@ -46,7 +47,7 @@ class Keyring:
         self._kept: dict[bytes, tuple[float, Caller | None]] = {}
         """Until when it counts, by the clock, and whose the key is; by the key's hash."""
         self._revision = ""
-        self._looked_at = -inf
+        self._looked_at = self._failed_at = -inf
         self._looking = asyncio.Lock()
 
     async def caller(self, secret: str) -> Caller | None:
@@ -76,8 +77,18 @@ class Keyring:
             if not self._is_old():
                 return  # another request has looked meanwhile
             began = self._clock()
-            async with self._stores.database.transaction() as tx:
-                revision = await keys.revision(tx)
+            if began - self._failed_at < _LOOK_SECONDS:
+                raise StoreAwayError("Postgres does not answer; try again in a moment")
+            try:
+                # Whoever waits here waits for all others as well, so that no silence may last.
+                async with asyncio.timeout(_LONGEST_LOOK), self._stores.database.transaction() as tx:
+                    revision = await keys.revision(tx)
+            except TimeoutError as error:
+                self._failed_at = self._clock()
+                raise StoreAwayError("Postgres does not answer; try again in a moment") from error
+            except ProblemError:
+                self._failed_at = self._clock()
+                raise
             if revision != self._revision:
                 self._revision = revision
                 self._kept.clear()

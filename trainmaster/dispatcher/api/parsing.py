@@ -6,6 +6,7 @@ Checking ten thousand specifications holds the interpreter for a second or more;
 import asyncio
 import ctypes
 import multiprocessing
+import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,8 @@ from trainmaster.dispatcher.services.submit import Most, Prepared, prepare
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 
 _MOST_WAITING = 8
+_MOST_WORKERS = 2
+"""Processes for large bodies, as many as cores at most: one more is started when all others are at work."""
 
 
 _PR_SET_PDEATHSIG = 1
@@ -39,7 +42,7 @@ def _prepare_or_refuse(body: bytes, most: Most) -> Prepared | Refusal:
 
 
 class Parser:
-    """One worker process for large bodies, started when the first one comes and again if it dies."""
+    """A few worker processes for large bodies, started when they are needed and again if one dies."""
 
     def __init__(self, inline_bytes: int, most: Most) -> None:
         self._inline_bytes = inline_bytes
@@ -70,7 +73,8 @@ class Parser:
     async def _in_worker(self, body: bytes) -> Prepared | Refusal:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
+            workers = min(_MOST_WORKERS, os.cpu_count() or 1)
+            self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
         loop, pool = asyncio.get_running_loop(), self._pool
         try:
             return await loop.run_in_executor(pool, _prepare_or_refuse, body, self._most)

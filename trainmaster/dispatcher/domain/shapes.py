@@ -130,6 +130,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add("podTemplate")
     if spec.member_failure.action == "restartMember":
         needed.add("memberRestart")
+    if spec.checkpoint is not None:
+        needed.add("checkpoint")
     if spec.topology.numa in ("restricted", "singleNode"):
         needed.add("numa")
     if spec.members > 1:

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
+_USAGE_SECONDS = 10.0
 _MOST_PAUSE = 0.05
 _STALE_SECONDS = 600.0
 _MANY_JOBS = 20_000
@@ -77,6 +78,7 @@ class Scheduler:
         self._book = ReasonBook()
         self._next_timers = 0.0
         self._next_chores = 0.0
+        self._next_usage = 0.0
         self._next_rehearsal = 0.0
         self._lead_changed = asyncio.Event()
         self._reads: Reads | None = None
@@ -175,7 +177,7 @@ class Scheduler:
         if token is None:
             await self._rehearse(follower)
             return self._pause(unsettled)
-        await self._timers(token)
+        await self._timers(token, follower)
         with metrics.cycle_seconds.time():
             return await self._decide_and_apply(token, follower, book, unsettled=unsettled)
 
@@ -243,12 +245,15 @@ class Scheduler:
                 return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
         return self._pause(unsettled)
 
-    async def _timers(self, token: int) -> None:
+    async def _timers(self, token: int, follower: Follower) -> None:
         now = self.clock()
         if now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             await planning.release_holds(self.stores, token)
             await agents.give_up_overdue(self.stores, token)
+        if now >= self._next_usage or follower.view.past is None:
+            self._next_usage = now + _USAGE_SECONDS
+            await planning.count_usage(self.stores, token, follower)
         if now >= self._next_chores:
             self._next_chores = now + _CHORES_SECONDS
             await planning.keep_house(self.stores, token, PARTITIONS_SQL)

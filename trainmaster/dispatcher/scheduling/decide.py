@@ -26,12 +26,12 @@ from trainmaster.dispatcher.scheduling.looks import (
 from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
-from trainmaster.dispatcher.scheduling.quota import Ledger
+from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
 from trainmaster.dispatcher.scheduling.scores import SCORES
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
-from trainmaster.protocol.states import Order
+from trainmaster.protocol.states import Order, QueueState
 
 MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
@@ -42,12 +42,13 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     plan = Plan()
     rooms = Rooms.of(view)
     rooms.begin(now)
-    ledger = Ledger(view, capacity(view, rooms, now))
+    ledger = Ledger(view, capacity(view, rooms, now), past_shares(view, now))
     turns = Turns(view, ledger, now)
     blocked: dict[Alike, tuple[Reason, list[int]]] = {}
     reservations = Reservations(view, now, view.reservations, rooms.later)
     evictions = Evictions(view, ledger, now)
     cycle = Cycle(rooms, ledger, reservations, evictions, Windows(view, now), blocked, now)
+    _suspend(cycle, plan, most_starts)
     while (turn := turns.next()) is not None:
         if len(plan.starts) >= most_starts:
             plan.is_cut = True
@@ -93,6 +94,23 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
                 turns.block(key)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
+
+
+def _suspend(cycle: Cycle, plan: Plan, most: int) -> None:
+    """End the runs of suspended queues and of those below them, so many at most; the rest follows in the next cycle."""
+    view = cycle.rooms.view
+    suspended = {
+        queue_id: above
+        for queue_id in view.running
+        if (above := next((one for one in view.ancestry(queue_id) if one.state is QueueState.SUSPENDED), None))
+    }
+    if not suspended:
+        return
+    runs = (run for run in view.runs.values() if run.queue_id in suspended and not run.is_stopping)
+    for run in nsmallest(most, runs, key=lambda run: run.job_id):
+        cycle.evictions.leave(run)
+        why = explain.queue_suspended(suspended[run.queue_id])
+        plan.stops.append(Eviction(run.job_id, run.attempt, run.cluster_id, why))
 
 
 def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: int) -> None:

@@ -114,6 +114,11 @@ def queue_closed(queue: Queue) -> Reason:
     return reason(Token.QUEUE_HELD, f"Queue {queue.path} is {queue.state}.")
 
 
+def queue_suspended(queue: Queue) -> str:
+    """Why a run of a queue, or of one below it, is ended."""
+    return f"queue {queue.path} was suspended by an admin"
+
+
 def behind(queue: Queue, first: WaitingJob) -> Reason:
     """The reason of what stands behind a job that cannot start, in a queue that keeps its order."""
     return reason(

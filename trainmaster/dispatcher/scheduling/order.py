@@ -2,6 +2,7 @@
 
 Between queues (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of the children with something to start, the one whose
 dominant share beyond its guarantees, divided by its weight, is lowest goes next; applied again at each level of the tree.
+What queues have used before counts too where the installation says so (``past.py``).
 Inside a queue keys are static: a job's place changes only when it becomes urgent.
 """
 
@@ -178,7 +179,7 @@ class Turns:
             heappush(self._children.setdefault(queue.parent_id, []), self._place(queue))
 
     def _place(self, queue: Queue) -> tuple[float, float, int]:
-        beyond, whole = self._ledger.share(queue)
+        beyond, whole = self._ledger.standing(queue)
         return beyond, whole, queue.id
 
     def _line(self, queue_id: int) -> _Line:
@@ -224,7 +225,9 @@ class Turns:
         self, queue: Queue, charge: Mapping[Line, int], started: int, runner_up: tuple[float, float, int]
     ) -> bool:
         """Whether a queue has got ahead of the next one by a step at most, after so many starts."""
-        beyond, whole = self._ledger.share(queue, charge, started)
+        beyond, whole = self._ledger.standing(queue, charge, started)
+        if beyond > 0.0 >= runner_up[0] and self._ledger.tree.guaranteed:
+            return False  # the next one lacks what is guaranteed to it
         if beyond == runner_up[0]:
             return whole <= runner_up[1] + STEP
         return beyond <= runner_up[0] + STEP

@@ -21,7 +21,7 @@ from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.lines import plain
 from trainmaster.dispatcher.scheduling.order import Head, head_of
 from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.quota import Ledger
+from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.places import Factors, Place, QueueTurn, QueueUsage, Trial, Usages
 from trainmaster.protocol.reasons import Reason, Tier, Verdict
@@ -38,7 +38,7 @@ _WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
 
 def ledger_of(view: View, now: float) -> Ledger:
     """What queues use now, for the questions of a moment: it costs more than all else of a place."""
-    return Ledger(view, capacity(view, _rooms(view, now), now))
+    return Ledger(view, capacity(view, _rooms(view, now), now), past_shares(view, now))
 
 
 def _rooms(view: View, now: float) -> Rooms:
@@ -87,6 +87,7 @@ def usage_of(view: View, ledger: Ledger) -> Usages:
                 used=used,
                 share=round(whole, 6),
                 share_beyond_guarantee=round(beyond, 6),
+                past_share=round(ledger.past.get(queue.id, 0.0), 6),
             )
         )
     return Usages(queues=tuple(found))
@@ -135,13 +136,15 @@ def _turns(view: View, ledger: Ledger, queue_id: int) -> tuple[QueueTurn, ...]:
 
 
 def _turn(view: View, ledger: Ledger, queue: Queue, siblings: set[int]) -> QueueTurn:
-    own = (*ledger.share(queue), queue.id)
+    own = (*ledger.standing(queue), queue.id)
+    beyond, whole = ledger.share(queue)
     return QueueTurn(
         queue=queue.path,
         weight=queue.weight,
-        share_beyond_guarantee=own[0],
-        share=own[1],
-        rank=1 + sum((*ledger.share(view.queues[other]), other) < own for other in siblings),
+        share_beyond_guarantee=beyond,
+        share=whole,
+        past_share=ledger.past.get(queue.id, 0.0),
+        rank=1 + sum((*ledger.standing(view.queues[other]), other) < own for other in siblings),
         siblings=len(siblings),
     )
 

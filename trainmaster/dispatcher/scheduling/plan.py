@@ -11,7 +11,7 @@ from trainmaster.protocol.reasons import Reason
 
 
 class Eviction(NamedTuple):
-    """A run that is ended so that a job can start, and why."""
+    """A run that is ended so that a job can start, or because its queue is suspended, and why."""
 
     job_id: int
     attempt: int
@@ -79,7 +79,7 @@ class Plan:
     is_cut: bool = False
     """Whether the plan was full before every class was looked at; those that were not have no reason in it."""
     stops: list[Eviction] = field(default_factory=list)
-    """Runs that end so that quota is free for a job of their queue, which starts once they have gone."""
+    """Runs that end though nothing starts in their place yet: a job for which they free quota starts once they have gone."""
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""

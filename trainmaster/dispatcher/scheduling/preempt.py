@@ -236,6 +236,12 @@ class Evictions:
                 self._cleared[exchange.cluster_id].move(victim.members, -1)
             self._leave(victim.run.queue_id, victim.charge)
 
+    def leave(self, run: LiveRun) -> None:
+        """A run ends for nobody's sake; what it holds counts as leaving."""
+        self._leaving_of()
+        self._gone(run.cluster_id).add(run.job_id)
+        self._leave(run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+
     def room(self, cluster_id: int) -> Room:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
         load = dict(self.view.load.get(cluster_id, {}))

@@ -20,6 +20,9 @@ from trainmaster.protocol.reasons import Token
 
 _NONE = Quota()
 _NOTHING: Mapping[Line, int] = {}
+_NO_PAST: Mapping[int, float] = {}
+_NO_RIGHT = 1e-9
+"""The share of a queue that uses nothing beyond what is guaranteed to it, and lacks nothing of that: behind those that do."""
 
 
 class Obstacle(NamedTuple):
@@ -59,6 +62,8 @@ class Tree:
             {line for lines in self.keepers.values() for line in lines if line.product or line.kind}
         )
         """Narrowed lines on which any queue keeps something for itself."""
+        self.owed = {queue_id for queue_id, _ in self.guarantees}
+        """Queues to which anything is guaranteed."""
         self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Line, Quota, int], ...]], ...]] = {}
         self._measures: dict[int, dict[Line, tuple[float, int | None]]] = {}
 
@@ -98,6 +103,11 @@ class Tree:
         return found
 
 
+def past_shares(view: View, now: float) -> Mapping[int, float]:
+    """By queue: what counts now of the shares that it had before."""
+    return _NO_PAST if view.past is None else view.past.shares(now)
+
+
 def overpromised(view: View, capacity: Mapping[Line, int]) -> dict[int, list[str]]:
     """By queue: in what its guarantee, or those of all top queues together, go beyond what there is. Allowed, but worth less then."""
     tree = Tree.of(view)
@@ -119,11 +129,12 @@ def overpromised(view: View, capacity: Mapping[Line, int]) -> dict[int, list[str
 
 
 class Ledger:
-    """The accounts of all queues. ``capacity``: what the clusters have on each line."""
+    """The accounts of all queues. ``capacity``: what the clusters have on each line. ``past``: shares that queues had before."""
 
-    def __init__(self, view: View, capacity: Mapping[Line, int]) -> None:
+    def __init__(self, view: View, capacity: Mapping[Line, int], past: Mapping[int, float] = _NO_PAST) -> None:
         self.view = view
         self.capacity = capacity
+        self.past = past
         self.tree = Tree.of(view)
         self._accounts: dict[int, Account] = {}
         for queue_id, many in view.running.items():
@@ -231,6 +242,28 @@ class Ledger:
         return None
 
     # Fairness
+
+    def standing(self, queue: Queue, charge: Mapping[Line, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
+        """What a queue's turn goes by: its share, and where past usage counts, what it has had before.
+
+        Who has less than is guaranteed to it comes before all others, whatever it has used before.
+        """
+        share, whole = self.share(queue, charge, times)
+        if share <= 0.0 and self.tree.guaranteed and not self._lacks(queue, charge, times):
+            # Else what was taken back for a queue could go to one that has a right to nothing, and be taken back again.
+            share = _NO_RIGHT
+        past = self.past.get(queue.id)
+        if not past:
+            return share, whole
+        is_within = share <= _NO_RIGHT and queue.id in self.tree.owed
+        return (share if is_within else share + past), whole + past
+
+    def _lacks(self, queue: Queue, charge: Mapping[Line, int], times: int) -> bool:
+        """Whether the queue has less than is guaranteed to it, on any line, after so many starts with this charge."""
+        return queue.id in self.tree.owed and any(
+            self.used(queue.id, line) + times * charge.get(line, 0) < self.guarantee(queue, line)
+            for line in self.tree.guaranteed
+        )
 
     def share(self, queue: Queue, charge: Mapping[Line, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
         """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.

@@ -14,6 +14,7 @@ from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
+from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
@@ -221,6 +222,8 @@ class View:
         """By job: what was kept for it in the cycle before."""
         self.advance: dict[int, AdvanceReservation] = {}
         """What admins have reserved, ended windows included."""
+        self.past: Past | None = None
+        """What queues have used before, where that counts."""
         self.empty_rooms: dict[int, Any] = {}
         """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
 

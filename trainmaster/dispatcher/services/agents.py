@@ -14,6 +14,7 @@ from trainmaster.dispatcher.domain import lifecycle, run_machine
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services import measuring
+from trainmaster.dispatcher.services.stopping import stop_of
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, runs, scheduling
 from trainmaster.dispatcher.store import jobs as job_store
@@ -405,13 +406,12 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
                     "spec": _spec_of(row),
                     "sizes": row.sizes,
                     "pins": row.assumed,
-                    "placementTimeoutSeconds": timeout,
+                    "placementTimeoutSeconds": timeout + (row.awaits or 0.0),
                     "disconnectSeconds": row.disconnect_seconds,
                 }
             )
         else:
-            grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
-            stop.append({"run": run, "generation": row.generation, "cause": row.stop_cause, "graceSeconds": grace})
+            stop.append({"run": run, "generation": row.generation, **stop_of(orjson.loads(row.spec), row.stop_cause)})
     streams = [
         {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)

@@ -63,6 +63,8 @@ class Intake:
         self._stores = stores
         self._waiting: deque[_Waiting] = deque()
         self._groups: set[asyncio.Task[None]] = set()
+        self._claims: set[Claim | None] = set()
+        """Idempotency keys of submissions that wait or are being stored."""
         self._look: asyncio.TimerHandle | None = None
 
     @staticmethod
@@ -77,8 +79,13 @@ class Intake:
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
+        if asked.claim is not None and asked.claim in self._claims:
+            raise ByItselfError  # a group would have to wait for the first one with this key
         waiting = _Waiting(asked)
         self._waiting.append(waiting)
+        if asked.claim is not None:
+            self._claims.add(asked.claim)
+            waiting.answer.add_done_callback(lambda _: self._claims.discard(asked.claim))
         self._start(at_once=not self._groups)
         return await waiting.answer
 
@@ -122,7 +129,7 @@ class Intake:
             async with self._stores.database.transaction() as tx:
                 outcomes = await store_group(tx, self._stores, [waiting.asked for waiting in group])
         except StoreAwayError as error:
-            outcomes = [StoreAwayError(error.detail) for _ in group]
+            outcomes = [_like(error) for _ in group]
         except Exception as error:  # noqa: BLE001 - whoever waits for it is told
             # One that Postgres refuses must not take the others with it. Alone, each meets its own error.
             outcomes = [ByItselfError() for _ in group] if len(group) > 1 else [error]
@@ -132,6 +139,13 @@ class Intake:
             raise
         for waiting, outcome in zip(group, outcomes, strict=True):
             _settle(waiting, outcome)
+
+
+def _like(error: StoreAwayError) -> StoreAwayError:
+    """The same error for another request, with its cause, which the log tells."""
+    other = StoreAwayError(error.detail)
+    other.__cause__ = error.__cause__
+    return other
 
 
 def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
@@ -149,7 +163,7 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
     places = await _unrepeated(tx, group)
     if not places:
         return outcomes
-    stored = await submit(tx, stores, [group[place].submission for place in places])
+    stored = await submit(tx, stores, [group[place].submission for place in places], waits=False)
     made: list[tuple[Caller, str, str]] = []
     answers: dict[Claim, tuple[int, bytes]] = {}
     given_back: list[Claim] = []
@@ -161,7 +175,8 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
             if asked.claim is not None:
                 answers[asked.claim] = CREATED, body
         else:
-            outcomes[place] = outcome
+            if isinstance(outcome, ProblemError):
+                outcomes[place] = outcome
             if asked.claim is not None:
                 given_back.append(asked.claim)
     if made:

@@ -10,6 +10,8 @@ from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
+from trainmaster.dispatcher.scheduling.past import Past
+from trainmaster.dispatcher.scheduling.place import ledger_of
 from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start, runs_of
 from trainmaster.dispatcher.scheduling.view import (
     AdvanceReservation,
@@ -22,6 +24,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
+from trainmaster.dispatcher.services.stopping import stop_seconds
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store import runs, scheduling, tenants
@@ -370,6 +373,9 @@ async def apply_plan(
                 for one in ending
             ],
         )
+        stopping = await _stop_seconds(
+            tx, records, [one.job_id for key in fresh if key in starts for one in starts[key].evicts]
+        )
         new_runs = []
         for transition in transitions:
             key = transition.record.id
@@ -385,7 +391,13 @@ async def apply_plan(
                     disconnect_seconds=transition.record.disconnect_seconds,
                     sizes=start.sizes,
                     assumed=start.placement,
-                    decision={"why": start.why, "table": start.table, "cycle": cycle, **_narrowing(start)},
+                    decision={
+                        "why": start.why,
+                        "table": start.table,
+                        "cycle": cycle,
+                        **_narrowing(start),
+                        **_awaiting(start, stopping),
+                    },
                 )
             )
         if new_runs:
@@ -394,6 +406,21 @@ async def apply_plan(
     if fresh or ending:
         stores.jobs_changed([*fresh, *(one.job_id for one in ending)], clusters)
     return Applied(set(fresh), {one.job_id for one in ending}, at)
+
+
+async def _stop_seconds(
+    tx: Transaction, records: Mapping[int, job_store.JobRecord], job_ids: Sequence[int]
+) -> dict[int, float]:
+    """How long the members of runs that give way may take to be gone, by job."""
+    specs = await job_store.specs(tx, [records[job_id].spec_id for job_id in job_ids])
+    return {job_id: stop_seconds(specs[records[job_id].spec_id], StopCause.PREEMPT) for job_id in job_ids}
+
+
+def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
+    """How much longer than others a run may wait for its place, as those that give way for it take their time."""
+    if not start.evicts:
+        return {}
+    return {"awaitsSeconds": max(stopping[one.job_id] for one in start.evicts)}
 
 
 def _waited_for(reason: Reason | None) -> dict[str, Any]:
@@ -450,6 +477,30 @@ async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
     if transitions:
         stores.jobs_changed([t.record.id for t in transitions])
     return len(transitions)
+
+
+async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
+    """Count what queues use now towards their past usage, and store it, where past usage counts.
+
+    The first time for a view, what was stored is taken up, whoever stored it.
+    """
+    half_life = stores.settings.usage_half_life
+    if half_life is None:
+        return
+    view, now = follower.view, follower.now
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return
+        past = view.past
+        if past is None:
+            at, levels = await scheduling.usage_levels(tx) or (now, {})
+            past = Past(parse_duration(half_life), at, levels)
+        ledger = ledger_of(view, now)
+        # Nobody has had more than everything, though what runs on clusters that were lost may be more than what is there now.
+        shares = {queue.id: min(ledger.share(queue)[0], 1.0 / queue.weight) for queue in view.queues.values()}
+        past = past.advanced(now, shares)
+        await scheduling.save_usage_levels(tx, past.at, past.levels)
+    view.past = past
 
 
 async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:

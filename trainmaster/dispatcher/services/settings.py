@@ -9,6 +9,7 @@ from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster.protocol.durations import Duration, parse_duration
 
 _SHORTEST_SECRET = 16
+_SHORTEST_HALF_LIFE = 60.0
 _LEAST_KEPT = {
     "keep_events": "1d",
     "keep_jobs": "1h",
@@ -39,6 +40,8 @@ class Settings(BaseSettings):
     """0: any that is free."""
     cool_down_factor: float = Field(default=1.0, gt=0, le=100)
     """Scales how long a cluster that returned a job is left out for it."""
+    usage_half_life: Duration | None = None
+    """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Of all requests that are being read and answered; more are told to come again."""
@@ -70,6 +73,13 @@ class Settings(BaseSettings):
     keep_audit: Duration = "365d"
     keep_changes: Duration = "1d"
     keep_dead_letters: Duration = "30d"
+
+    @field_validator("usage_half_life")
+    @classmethod
+    def _half_life_is_sensible(cls, value: str | None) -> str | None:
+        if value is not None and parse_duration(value) < _SHORTEST_HALF_LIFE:
+            raise ValueError(f"at least {_SHORTEST_HALF_LIFE:g} seconds")
+        return value
 
     @field_validator("webhook_secret")
     @classmethod

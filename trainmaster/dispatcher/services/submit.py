@@ -256,12 +256,17 @@ class Admitted:
 
     queues: dict[str, int]
     classes: dict[tuple[str | None, str], int]
-    refused: dict[int, ProblemError]
+    refused: "dict[int, ProblemError | QueueBusyError]"
 
 
-async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission]) -> Admitted:
+class QueueBusyError(Exception):
+    """Somebody else is filling a queue with a limit, and this transaction does not wait for it."""
+
+
+async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True) -> Admitted:
     """Which submissions may be stored in this transaction; an earlier one takes the room of its queue before a later one.
 
+    Without ``waits`` those are refused with QueueBusyError whose queue has a limit that somebody else is just filling.
     Raises ProblemError when a priority class is removed meanwhile.
     """
     paths = sorted({spec.queue for one in given for spec in one.prepared.specs})
@@ -269,29 +274,31 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission]) ->
     queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
     classes = {row.spec.name: row for row in await tenants.classes(tx)}
     named: dict[tuple[str | None, str], int] = {}
-    refused: dict[int, ProblemError] = {}
+    refused: dict[int, ProblemError | QueueBusyError] = {}
     for index, one in enumerate(given):
         try:
             named |= _check(stores, one, queues, classes)
         except ProblemError as error:
             refused[index] = error
     left = [(index, one) for index, one in enumerate(given) if index not in refused]
-    waiting = await _count_waiting(tx, (one for _, one in left), queues)
+    waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
     for index, one in left:
         try:
             _take_room(one, queues, waiting)
-        except ProblemError as error:
+        except (ProblemError, QueueBusyError) as error:
             refused[index] = error
     if named and not await tenants.hold_classes(tx, named.values()):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
     return Admitted({path: queues[path].id for path in paths if path in queues}, named, refused)
 
 
-async def submit(tx: Transaction, stores: Stores, given: Sequence[Submission]) -> list[Submitted | ProblemError]:
-    """Store jobs in the caller's transaction: of each submission all, or none and why."""
-    admitted = await admit(tx, stores, given)
+async def submit(
+    tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True
+) -> list[Submitted | ProblemError | QueueBusyError]:
+    """Store jobs in the caller's transaction: of each submission all, or none and why. ``waits``: see ``admit``."""
+    admitted = await admit(tx, stores, given, waits=waits)
     taken = [one for index, one in enumerate(given) if index not in admitted.refused]
-    outcomes: list[Submitted | ProblemError] = [
+    outcomes: list[Submitted | ProblemError | QueueBusyError] = [
         admitted.refused.get(index) or Submitted(0, []) for index in range(len(given))
     ]
     if not taken:
@@ -324,7 +331,7 @@ async def submit(tx: Transaction, stores: Stores, given: Sequence[Submission]) -
 async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
     """As ``submit`` of a single submission. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
     (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
-    if isinstance(outcome, ProblemError):
+    if not isinstance(outcome, Submitted):
         raise outcome
     return outcome
 
@@ -409,9 +416,12 @@ def _limits(
 
 
 async def _count_waiting(
-    tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow]
+    tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow], *, waits: bool
 ) -> dict[Place, int]:
-    """How many jobs wait where there is a limit. Other submitters there wait for this transaction, in the order of queues."""
+    """How many jobs wait where there is a limit. Other submitters there wait for this transaction, in the order of queues.
+
+    Without ``waits``, places where somebody else is at it are left out.
+    """
     limits = {
         place: limit
         for one in given
@@ -419,7 +429,14 @@ async def _count_waiting(
         for place, limit, _ in _limits(path, one.caller, queues)
     }
     in_order = sorted(limits, key=lambda place: (place[0], place[1] or 0))
-    return {place: await store.count_waiting(tx, place[0], limits[place] + 1, place[1]) for place in in_order}
+    held = {
+        queue_id: await store.hold_room(tx, queue_id, waits=waits) for queue_id in sorted({one[0] for one in limits})
+    }
+    return {
+        place: await store.count_waiting(tx, place[0], limits[place] + 1, place[1])
+        for place in in_order
+        if held[place[0]]
+    }
 
 
 def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: dict[Place, int]) -> None:
@@ -429,6 +446,8 @@ def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: di
     for path in sorted(many):
         more = many[path] * one.prepared.repeats
         for place, limit, caller in _limits(path, one.caller, queues):
+            if place not in waiting:
+                raise QueueBusyError
             if waiting[place] + more > limit:
                 raise _queue_full(path, limit, waiting[place], more, caller)
             after[place] = waiting[place] + more

@@ -1,6 +1,7 @@
 """The connection to Postgres: pools, short transactions with time-outs, and the one place that maps its errors."""
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,6 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+
+log = logging.getLogger(__name__)
 
 _SETTINGS = (
     "-c statement_timeout=30000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=15000 -c timezone=UTC -c jit=off"
@@ -130,8 +133,12 @@ class Transaction:
         self._after.append(action)
 
     async def committed(self) -> None:
+        """What follows a commit. It may fail, and is told; what was committed stays so, and nobody may think otherwise."""
         for action in self._after:
-            await action()
+            try:
+                await action()
+            except Exception:
+                log.exception("what follows a commit failed")
 
 
 class Database:

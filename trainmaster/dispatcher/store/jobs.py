@@ -284,12 +284,16 @@ async def due_holds(tx: Transaction, limit: int) -> list[int]:
     return [row.id for row in rows]
 
 
-async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: int | None = None) -> int:
-    """How many jobs wait in a queue, those of one API key if one is given, counted up to ``at_most``.
+async def hold_room(tx: Transaction, queue_id: int, *, waits: bool = True) -> bool:
+    """Let other submitters to a queue wait for this transaction. Without ``waits``: whether nobody else lets us wait."""
+    if waits:
+        await tx.one("SELECT pg_advisory_xact_lock(1953653617, :queue)", queue=queue_id)
+        return True
+    return bool((await tx.one("SELECT pg_try_advisory_xact_lock(1953653617, :queue) AS ours", queue=queue_id)).ours)
 
-    Other submitters to the queue wait for this transaction.
-    """
-    await tx.one("SELECT pg_advisory_xact_lock(1953653617, :queue)", queue=queue_id)
+
+async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: int | None = None) -> int:
+    """How many jobs wait in a queue, those of one API key if one is given, counted up to ``at_most``; call ``hold_room`` before."""
     row = await tx.one(
         f"""
         SELECT count(*) AS many FROM (

@@ -1,6 +1,6 @@
 """What the scheduler reads and writes: leadership, the change feed, its view of jobs and clusters, its reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,27 @@ class Reads:
     host: str | None
     port: int
     secret: str
+
+
+async def usage_levels(tx: Transaction) -> tuple[float, dict[int, float]] | None:
+    """What was last stored of past usage: when, in seconds since the epoch, and the level of each queue."""
+    rows = await tx.all("SELECT queue_id, level, at FROM queue_usage")
+    return (max(row.at for row in rows), {row.queue_id: row.level for row in rows}) if rows else None
+
+
+async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, float]) -> None:
+    """Take the place of what was stored. The caller holds the leadership row."""
+    await tx.run("DELETE FROM queue_usage WHERE queue_id <> ALL(:queues)", queues=list(levels))
+    await tx.run(
+        """
+        INSERT INTO queue_usage (queue_id, level, at)
+        SELECT queue, level, :at FROM unnest(CAST(:queues AS int[]), CAST(:levels AS float8[])) AS n(queue, level)
+        ON CONFLICT (queue_id) DO UPDATE SET level = excluded.level, at = excluded.at
+        """,
+        at=at,
+        queues=list(levels),
+        levels=list(levels.values()),
+    )
 
 
 async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads | None = None) -> int | None:

@@ -113,6 +113,15 @@ reservations = Table(
     comment="Nodes that admins keep for a queue in a window of time.",
 )
 
+queue_usage = Table(
+    "queue_usage",
+    metadata,
+    Column("queue_id", Integer, primary_key=True, autoincrement=False),
+    Column("level", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    comment="What queues have used before, as the leader last counted it; at: seconds since the epoch, alike in all rows.",
+)
+
 priority_classes = Table(
     "priority_classes",
     metadata,

@@ -125,6 +125,11 @@ class Crew:
             if member is not None:
                 ended.append((member, os.waitstatus_to_exitcode(status)))
 
+    def signal(self, number: signal.Signals) -> None:
+        """A signal for the members' own processes alone: what they have started gets it only from them."""
+        for pid in self._by_pid:
+            processes.send(pid, number)
+
     def terminate(self) -> None:
         """SIGTERM for every group of a member and each descendant outside of them; stopped ones wake up to get it."""
         for number in (signal.SIGTERM, signal.SIGCONT):

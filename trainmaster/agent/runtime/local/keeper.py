@@ -82,7 +82,11 @@ class Keeper:
         self._state = RunState.PENDING
         self._verdict: Verdict | None = None
         self._limit_at: float | None = None
+        self._term_at: float | None = None
+        """When members that save their state are told to end."""
         self._kill_at: float | None = None
+        self._is_killing = False
+        """Whether all are being killed; there is nothing left to hasten."""
         self._say_at: float | None = None
         self._dirty = False
         self._contact = self._last_contact()
@@ -176,10 +180,18 @@ class Keeper:
             self._generation, self._dirty = wish["generation"], True
         cause = StopCause(wish["cause"])
         verdict = Verdict(cause.ends_as, f"stopped: {cause}", stopped=True)
-        if self._verdict is None or (self._verdict.stopped and self._verdict != verdict):
+        wait = wish.get("wait", 0.0)
+        if self._verdict is None and wait > 0:
+            self._save_state(
+                verdict, wait, wish["grace"], signal.Signals.__members__.get(wish["signal"], signal.SIGUSR1)
+            )
+        elif self._verdict is None or (self._verdict.stopped and self._verdict != verdict):
             self._conclude(verdict, grace=wish["grace"])
         else:
-            self._hasten(boottime() + wish["grace"])
+            now = boottime()
+            if self._term_at is not None:
+                self._term_at = min(self._term_at, now + wait)
+            self._hasten(now + wait + wish["grace"])
 
     def _heed_clocks(self) -> None:
         now = boottime()
@@ -192,9 +204,11 @@ class Keeper:
             latest = self._latest()
             if latest is not None and now >= latest:
                 self._lose_contact(now)
+        if self._term_at is not None and now >= self._term_at:
+            self._terminate()
         if self._kill_at is not None and now >= self._kill_at:
             self._crew.kill()
-            self._kill_at = now + _KILL_AGAIN
+            self._kill_at, self._is_killing = now + _KILL_AGAIN, True
 
     def _last_contact(self) -> float:
         lease = read_lease(self._state_dir, self._plan["boot"])
@@ -207,14 +221,17 @@ class Keeper:
         is at most half of it, so that a job with a long grace does not stop for a short silence.
         """
         limit = self._plan["disconnect"]
-        if limit is None:
+        if limit is None or self._is_killing:
             return None
         kill_at = self._contact + limit - min(1.0, limit / 10)
-        if self._verdict is None:
+        if self._verdict is None or self._term_at is not None:
             return kill_at - min(self._plan["stop_grace"], limit / 2)
         return kill_at if self._kill_at is None or self._kill_at > kill_at else None
 
     def _lose_contact(self, now: float) -> None:
+        if self._term_at is not None:
+            self._terminate()
+            return
         if self._verdict is not None:
             self._kill_at = now
             return
@@ -228,19 +245,39 @@ class Keeper:
 
     def _conclude(self, verdict: Verdict, grace: float) -> None:
         """Decides how the run ends, and ends whatever of it still lives."""
-        told = self._verdict is not None
+        told = self._verdict is not None and self._term_at is None
         self._verdict, self._dirty = verdict, True
         if self._crew.childless:
             return
         if grace > 0 and not told:
-            self._crew.terminate()
+            self._terminate()
         self._hasten(boottime() + grace)
+
+    def _save_state(self, verdict: Verdict, wait: float, grace: float, number: signal.Signals) -> None:
+        """Decides how the run ends, and lets its members save their state before they are told to end."""
+        self._verdict, self._dirty = verdict, True
+        if self._crew.childless:
+            return
+        self._crew.signal(number)
+        now = boottime()
+        self._term_at = now + wait
+        self._hasten(now + wait + grace)
+
+    def _terminate(self) -> None:
+        self._term_at = None
+        self._crew.terminate()
 
     def _hasten(self, kill_at: float) -> None:
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
 
     def _sleep(self) -> None:
-        moments = (self._limit_at if self._verdict is None else None, self._latest(), self._kill_at, self._say_at)
+        moments = (
+            self._limit_at if self._verdict is None else None,
+            self._latest(),
+            self._term_at,
+            self._kill_at,
+            self._say_at,
+        )
         self._timer.arm(min((moment for moment in moments if moment is not None), default=None))
         poller = select.poll()
         for fd in (self._children, self._control, self._timer.fd, *self._crew.launches):

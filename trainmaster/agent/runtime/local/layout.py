@@ -86,6 +86,9 @@ class StopWish(TypedDict):
     generation: int
     cause: str
     grace: float
+    wait: float
+    """Between the signal to save their state and SIGTERM; 0: no such signal."""
+    signal: str
 
 
 def boottime() -> float:

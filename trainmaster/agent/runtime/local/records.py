@@ -152,12 +152,23 @@ class Records:
         except (FileNotFoundError, ValueError):
             return None
         return StopRun(
-            run=run, generation=wish["generation"], cause=StopCause(wish["cause"]), grace_seconds=wish["grace"]
+            run=run,
+            generation=wish["generation"],
+            cause=StopCause(wish["cause"]),
+            grace_seconds=wish["grace"],
+            checkpoint_seconds=wish.get("wait", 0.0),
+            checkpoint_signal=wish.get("signal", ""),
         )
 
     def write_stop(self, stop: StopRun) -> None:
         """Says it to the keeper too; one that starts later reads it before it starts anything."""
-        wish: StopWish = {"generation": stop.generation, "cause": str(stop.cause), "grace": stop.grace_seconds}
+        wish: StopWish = {
+            "generation": stop.generation,
+            "cause": str(stop.cause),
+            "grace": stop.grace_seconds,
+            "wait": stop.checkpoint_seconds,
+            "signal": stop.checkpoint_signal,
+        }
         directory = self.directory(stop.run)
         layout.replace(directory / layout.STOP, json.dumps(wish).encode(), durable=False)
         layout.poke(directory / layout.CONTROL, b"!")

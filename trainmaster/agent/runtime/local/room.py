@@ -36,7 +36,7 @@ class Room:
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=("gang", "maxPerNode", "memberRestart"),
+            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart"),
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )

@@ -104,7 +104,7 @@ class LocalRuntime:
         if held is None or held.status.state.is_terminal or stop.generation < held.status.generation:
             return
         known = held.stop
-        if known is None or (stop.generation, -stop.grace_seconds) > (known.generation, -known.grace_seconds):
+        if known is None or (stop.generation, -stop.longest) > (known.generation, -known.longest):
             self._books.stop(held, stop)
 
     async def forget(self, run: str) -> None:
