@@ -47,7 +47,7 @@ from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey
-from trainmaster.dispatcher.services.planning import Applied, Follower
+from trainmaster.dispatcher.services.following import Applied, Follower
 from trainmaster.dispatcher.services.reason_book import ReasonBook
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores

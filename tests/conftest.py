@@ -110,8 +110,6 @@ class FakeAgent:
     held: set[str] = field(default_factory=set)
     starts: list[dict[str, Any]] = field(default_factory=list)
     """Runs that were to be started and that no test has taken yet."""
-    taken: set[str] = field(default_factory=set)
-    """Runs that ``next_start`` has given out."""
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"}
@@ -174,14 +172,10 @@ class FakeAgent:
         async def look() -> bool:
             if not self.starts:
                 self.starts.extend((await self.desired(0.5))["start"])
-            # A start may be said again, which agents do not mind.
-            self.starts = [start for start in self.starts if start["run"] not in self.taken]
             return bool(self.starts)
 
         await eventually(look)
-        start = self.starts.pop(0)
-        self.taken.add(start["run"])
-        return start
+        return self.starts.pop(0)
 
     async def report(self, run: str, state: RunState, seq: int, generation: int = 1, **fields: Any) -> httpx.Response:
         return await self.sync(RunReport(run=run, generation=generation, seq=seq, state=state, **fields))

@@ -10,9 +10,11 @@ from tests.integration.rows import execute, rows, value
 from trainmaster.dispatcher.scheduler.loop import Scheduler
 from trainmaster.dispatcher.services import planning
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.dispatcher.services.following import Applied, Follower
+from trainmaster.dispatcher.services.preparing import Most, prepare
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Most, prepare, submit_one
+from trainmaster.dispatcher.services.submit import submit_one
 from trainmaster.dispatcher.store import agents, scheduling, tenants
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
@@ -70,9 +72,9 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
     assert await run_count(scheduler) == 0
 
 
-async def _follower_of_before(stores: Stores, job: int) -> planning.Follower:
+async def _follower_of_before(stores: Stores, job: int) -> Follower:
     """A follower that loaded everything while the job was still queued."""
-    follower = planning.Follower()
+    follower = Follower()
     await execute(stores, "UPDATE jobs SET version = 1, state = 'queued', ended_at = NULL WHERE id = :id", id=job)
     await follower.absorb(stores, 0.0)
     await execute(stores, "UPDATE jobs SET version = 2, state = 'cancelled', ended_at = now() WHERE id = :id", id=job)
@@ -80,7 +82,7 @@ async def _follower_of_before(stores: Stores, job: int) -> planning.Follower:
 
 
 async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(scheduler: Scheduler) -> None:
-    async def meanwhile(*given: Any) -> planning.Applied:
+    async def meanwhile(*given: Any) -> Applied:
         async with scheduler.stores.database.transaction() as tx:
             await tenants.cordon(tx, "private", True)
         return await apply(*given)
@@ -97,7 +99,7 @@ async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(sc
 async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_the_new_view(
     scheduler: Scheduler,
 ) -> None:
-    async def meanwhile(*given: Any) -> planning.Applied:
+    async def meanwhile(*given: Any) -> Applied:
         applied = await apply(*given)
         scheduler._resign()  # as the task does that renews the lead
         return applied

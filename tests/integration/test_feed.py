@@ -13,7 +13,7 @@ from tests.waiting import eventually
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.planning import Follower
+from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling

@@ -11,9 +11,10 @@ import pytest
 from tests.integration.rows import execute, picture, rows, value
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
 from trainmaster.dispatcher.services.intake import Asked, ByItselfError, Intake
+from trainmaster.dispatcher.services.preparing import Most, prepare
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Most, Submission, prepare
+from trainmaster.dispatcher.services.submit import Submission
 from trainmaster.dispatcher.services.tenants import make_key
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.keys import Caller, Claim
@@ -171,7 +172,20 @@ async def test_a_request_that_is_given_up_disturbs_no_other(intake: Intake, stor
     tasks[2].cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(one, bytes) for one in done] == [False, True, False, True]
-    assert await value(stores, "SELECT count(*) FROM jobs") == 4
+    assert await value(stores, "SELECT count(*) FROM jobs") == 3, "the first was under way, the third had not begun"
+
+
+async def test_a_request_that_is_given_up_and_comes_again_at_once_makes_one_job(intake: Intake, stores: Stores) -> None:
+    under_way = asyncio.create_task(intake.submit(asked()))
+    given_up = asyncio.create_task(intake.submit(asked(key="k")))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.sleep(0)
+    again = await intake.submit(asked(key="k"))
+    assert b"id" in again
+    assert b"id" in await under_way
+    assert await value(stores, "SELECT count(*) FROM jobs") == 2
+    assert [row.answer for row in await rows(stores, "SELECT answer FROM idempotency_keys")] == [again]
 
 
 async def test_an_end_answers_those_that_wait(intake: Intake, stores: Stores) -> None:

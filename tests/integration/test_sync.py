@@ -8,8 +8,9 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, age_service, execute, give_up_now, picture, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.planning import Follower
+from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.store import agents as agent_store
+from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 
@@ -341,3 +342,28 @@ async def test_members_that_move_in_an_unchanged_state_reach_the_schedulers_view
         await eventually(has_followed, 5)
     events = (await service.http.get(f"/v1/jobs/{job_id}/events")).json()["events"]
     assert [event["kind"] for event in events].count("run.moved") == 2, "told when it moved, and not when it did not"
+
+
+async def test_a_run_that_comes_while_an_answer_is_written_is_told_once(
+    service: Service, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan commits after the version was read and before the runs are."""
+    agent.version = (await agent.desired())["version"]
+    await service.submit("first")
+    await eventually(lambda: is_leased(service, 1))
+
+    async def slow(tx: Transaction, cluster_id: int) -> Any:
+        found = await wanted(tx, cluster_id)
+        monkeypatch.setattr(agent_store, "wanted", wanted)
+        await service.submit("second")
+        await eventually(lambda: is_leased(service, 2))
+        return found
+
+    wanted = agent_store.wanted
+    monkeypatch.setattr(agent_store, "wanted", slow)
+    told = [start["run"] for _ in range(3) for start in (await agent.desired())["start"]]
+    assert [run.partition("-")[0] for run in told] == ["first", "second"]
+
+
+async def is_leased(service: Service, many: int) -> bool:
+    return bool(await value(service.stores, "SELECT count(*) FROM runs WHERE state = 'leased'") == many)

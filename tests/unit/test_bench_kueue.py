@@ -7,7 +7,7 @@ import pytest
 
 from bench.kueue import Row, figures, fleet, lateness, queues
 from bench.kueue_load import BASELINE, LARGE_SCALE, Answered, Published, Scenario, WorkloadClass, calls_of, spec
-from trainmaster.dispatcher.services.submit import Most, prepare
+from trainmaster.dispatcher.services.preparing import Most, prepare
 from trainmaster.protocol.tenants import QueueSpec
 from trainmaster.simulation.fleet import FleetCluster
 

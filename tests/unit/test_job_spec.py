@@ -410,6 +410,25 @@ def test_names_labels_and_commands_are_no_part_of_the_shape() -> None:
     assert shape_of(one) == shape_of(other)
 
 
+@pytest.mark.parametrize(
+    ("given", "path", "told"),
+    [
+        ({"wait": "0s"}, "checkpoint.wait", "more than 0s and at most 10m"),
+        ({"wait": "11m"}, "checkpoint.wait", "more than 0s and at most 10m"),
+        ({"wait": "soon"}, "checkpoint.wait", "duration"),
+        ({"signal": "SIGKILL"}, "checkpoint.signal", "SIGUSR1"),
+        ({"grace": "1s"}, "checkpoint.grace", "not known"),
+        ("SIGUSR1", "checkpoint", ""),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_kept_is_told_with_its_place(given: Any, path: str, told: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec(checkpoint=given)
+    (mistake,) = mistakes_of(caught.value)
+    assert mistake.path == path
+    assert told in mistake.message
+
+
 CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "none for one plain member": ({}, ()),
     "gang for several members": ({"roles": worker(replicas=2)}, ("gang",)),

@@ -24,7 +24,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.dispatcher.services.planning import Applied, Follower
+from trainmaster.dispatcher.services.following import Applied, Follower
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
 

@@ -220,6 +220,8 @@ def test_what_is_told_are_the_states_that_the_job_came_to(
         ({"webhook_allow_networks": "10.0.0.0/33"}, "does not appear to be"),
         ({"keep_idempotency": "6d"}, "at least 7d"),
         ({"keep_events": "1h"}, "at least 1d"),
+        ({"usage_half_life": "59s"}, "at least 60 seconds"),
+        ({"usage_half_life": "a week"}, "duration"),
         ({"keep_jobs": "soon"}, "is not a duration"),
     ],
 )

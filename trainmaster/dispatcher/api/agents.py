@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.context import Agent, App
 from trainmaster.dispatcher.services import agents, logs
-from trainmaster.dispatcher.services.submit import without_nul
+from trainmaster.dispatcher.services.preparing import without_nul
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of

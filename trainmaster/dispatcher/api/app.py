@@ -21,9 +21,9 @@ from trainmaster.dispatcher.api.context import State
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services import measuring
+from trainmaster.dispatcher.services.preparing import Most
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Most
 from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.dispatcher.store.database import DuplicateError, StoreAwayError, map_error
 from trainmaster.metrics import exporter

@@ -15,8 +15,8 @@ from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.leader import LeaderOverHttp
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services.intake import Intake
+from trainmaster.dispatcher.services.preparing import parse_json
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import parse_json
 from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import StoreAwayError, Transaction

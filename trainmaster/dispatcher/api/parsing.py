@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 
-from trainmaster.dispatcher.services.submit import Most, Prepared, prepare
+from trainmaster.dispatcher.services.preparing import Most, Prepared, prepare
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 
 _MOST_WAITING = 8

@@ -33,6 +33,14 @@ def _same_name(given: str, address: str, what: str) -> None:
         raise ProblemError(Code.INVALID_SPEC, f"the body names {what} {given!r}, the address {address!r}")
 
 
+def _named(every: list[dict[str, Any]], name: str, what: str) -> Response:
+    """The one of this name. Raises ProblemError NOT_FOUND."""
+    found = next((one for one in every if one["name"] == name), None)
+    if found is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no {what} {name!r}")
+    return answer(found)
+
+
 @router.get("/queues")
 async def list_queues(state: App, caller: Person, usage: bool = False) -> Response:
     """Queues that the caller may see, with jobs by state; with ``usage``, what each uses now as the leading scheduler counts it."""
@@ -102,10 +110,7 @@ async def list_reservations(state: App, _caller: Person) -> Response:
 async def show_reservation(name: str, state: App, _caller: Person) -> Response:
     """One reservation."""
     async with state.stores.database.transaction() as tx:
-        found = [one for one in await reading.list_reservations(tx) if one["name"] == name]
-    if not found:
-        raise ProblemError(Code.NOT_FOUND, f"there is no reservation {name!r}")
-    return answer(found[0])
+        return _named(await reading.list_reservations(tx), name, "reservation")
 
 
 @router.put("/reservations/{name}")
@@ -135,10 +140,7 @@ async def list_clusters(state: App, _caller: Person) -> Response:
 async def show_cluster(name: str, state: App, _caller: Person) -> Response:
     """One cluster."""
     async with state.stores.database.transaction() as tx:
-        found = [cluster for cluster in await reading.list_clusters(tx) if cluster["name"] == name]
-    if not found:
-        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
-    return answer(found[0])
+        return _named(await reading.list_clusters(tx), name, "cluster")
 
 
 @router.put("/clusters/{name}")

@@ -21,7 +21,8 @@ from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.services import agents, measuring, planning
-from trainmaster.dispatcher.services.planning import Follower, NotLeaderError
+from trainmaster.dispatcher.services.following import Follower
+from trainmaster.dispatcher.services.planning import NotLeaderError
 from trainmaster.dispatcher.services.reason_book import ReasonBook
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling

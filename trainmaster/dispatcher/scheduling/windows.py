@@ -76,18 +76,16 @@ class Windows:
         end: float,
     ) -> AdvanceReservation | None:
         """The reservation that members may not start beside, if they run until ``end`` in these groups; None if they may."""
-        for window in self._on.get(cluster_id, ()):
-            if window.reservation.id in entitled or end <= window.at:
-                continue
-            if not self._kept(cluster_id, window).lets(roles, placement, end):
+        for window in self._of_others(cluster_id, entitled):
+            if end > window.at and not self._kept(cluster_id, window).lets(roles, placement, end):
                 return window.reservation
         return None
 
     def open_groups(self, cluster_id: int, entitled: tuple[int, ...], end: float) -> frozenset[str] | None:
         """The node groups in which anything is left for others until ``end``; None where nothing is kept from them."""
         found: frozenset[str] | None = None
-        for window in self._on.get(cluster_id, ()):
-            if window.reservation.id not in entitled and end > window.at:
+        for window in self._of_others(cluster_id, entitled):
+            if end > window.at:
                 beside = self._kept(cluster_id, window).beside.groups
                 left = frozenset(name for name, entries in beside.items() if entries)
                 found = left if found is None else found & left
@@ -95,9 +93,9 @@ class Windows:
 
     def not_before(self, cluster_id: int, entitled: tuple[int, ...], at: float, limit: float) -> float:
         """When a job that could start at ``at`` starts at the latest, if it does not run while others' nodes are kept."""
-        for window in self._on.get(cluster_id, ()):
+        for window in self._of_others(cluster_id, entitled):
             one = window.reservation
-            if one.id not in entitled and at < one.ends_at and at + limit > one.begins_at:
+            if at < one.ends_at and at + limit > one.begins_at:
                 at = one.ends_at
         return at
 
@@ -110,12 +108,15 @@ class Windows:
         end: float,
     ) -> None:
         """A job starts in this cycle that ``closes`` has let, or that is entitled."""
-        for window in self._on.get(cluster_id, ()):
-            if window.reservation.id not in entitled:
-                if window.kept is None:
-                    window.started.append((roles, placement, end))
-                else:
-                    window.kept.take(roles, placement, end)
+        for window in self._of_others(cluster_id, entitled):
+            if window.kept is None:
+                window.started.append((roles, placement, end))
+            else:
+                window.kept.take(roles, placement, end)
+
+    def _of_others(self, cluster_id: int, entitled: tuple[int, ...]) -> list[_Window]:
+        """What is reserved on a cluster for others than those."""
+        return [window for window in self._on.get(cluster_id, ()) if window.reservation.id not in entitled]
 
     def _kept(self, cluster_id: int, window: _Window) -> Kept:
         if window.kept is None:

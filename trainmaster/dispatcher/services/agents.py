@@ -391,6 +391,9 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
         version = max(
             (row.desired_version for row in rows if row.desired_version < rows[-1].desired_version), default=since
         )
+    elif rows:
+        # Versions of a cluster are committed in their order, each as a whole: one that came since is here, too.
+        version = max(version, rows[-1].desired_version)
     for row in rows:
         job = job_id(row.name, row.job_id)
         run = run_id(job, row.attempt)

@@ -14,8 +14,9 @@ from trainmaster.dispatcher.scheduling.place import try_out
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.dispatcher.services import reading
+from trainmaster.dispatcher.services.preparing import Prepared
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Prepared, Submission, admit
+from trainmaster.dispatcher.services.submit import Submission, admit
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.scheduling import Reads

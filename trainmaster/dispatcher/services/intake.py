@@ -63,8 +63,8 @@ class Intake:
         self._stores = stores
         self._waiting: deque[_Waiting] = deque()
         self._groups: set[asyncio.Task[None]] = set()
-        self._claims: set[Claim | None] = set()
-        """Idempotency keys of submissions that wait or are being stored."""
+        self._claims: set[Claim] = set()
+        """Idempotency keys of submissions that wait or are being stored: no two with one key are in a group."""
         self._look: asyncio.TimerHandle | None = None
 
     @staticmethod
@@ -79,13 +79,13 @@ class Intake:
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
-        if asked.claim is not None and asked.claim in self._claims:
-            raise ByItselfError  # a group would have to wait for the first one with this key
-        waiting = _Waiting(asked)
+        waiting, claim = _Waiting(asked), asked.claim
+        if claim is not None:
+            if claim in self._claims:
+                raise ByItselfError  # a group would have to wait for the first one with this key
+            self._claims.add(claim)
+            waiting.answer.add_done_callback(lambda _: self._claims.discard(claim))
         self._waiting.append(waiting)
-        if asked.claim is not None:
-            self._claims.add(asked.claim)
-            waiting.answer.add_done_callback(lambda _: self._claims.discard(asked.claim))
         self._start(at_once=not self._groups)
         return await waiting.answer
 
@@ -100,9 +100,9 @@ class Intake:
 
     def _start(self, *, at_once: bool) -> None:
         """Start the next group, now or when patience ends."""
-        if at_once and self._waiting and len(self._groups) < _MOST_GROUPS:
+        if at_once and len(self._groups) < _MOST_GROUPS and (asked := self._next()):
             # A group is of many requests, so its log lines carry the id of none.
-            group = asyncio.create_task(self._store(self._next()), name="submissions", context=Context())
+            group = asyncio.create_task(self._store(asked), name="submissions", context=Context())
             self._groups.add(group)
             group.add_done_callback(self._ended)
         if self._waiting and self._look is None and len(self._groups) < _MOST_GROUPS:
@@ -117,11 +117,14 @@ class Intake:
         self._start(at_once=True)
 
     def _next(self) -> list[_Waiting]:
-        group = [self._waiting.popleft()]
-        jobs = group[0].asked.jobs
+        """The next group. Requests that were given up are left out: one may have come again with its key."""
+        group: list[_Waiting] = []
+        jobs = 0
         while self._waiting and jobs + self._waiting[0].asked.jobs <= _MOST_JOBS:
-            jobs += self._waiting[0].asked.jobs
-            group.append(self._waiting.popleft())
+            waiting = self._waiting.popleft()
+            if not waiting.answer.done():
+                jobs += waiting.asked.jobs
+                group.append(waiting)
         return group
 
     async def _store(self, group: list[_Waiting]) -> None:
@@ -190,15 +193,6 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
 
 async def _unrepeated(tx: Transaction, group: Sequence[Asked]) -> list[int]:
     """Places in the group of those without an idempotency key or with one that was never used, which is now taken."""
-    claims: dict[Claim, bytes] = {}
-    first: dict[Claim, int] = {}
-    for place, asked in enumerate(group):
-        if asked.claim is not None and asked.claim not in first:
-            first[asked.claim] = place
-            claims[asked.claim] = asked.body_hash
+    claims = {asked.claim: asked.body_hash for asked in group if asked.claim is not None}
     unused = await keys.claim_unused(tx, claims) if claims else set()
-    return [
-        place
-        for place, asked in enumerate(group)
-        if asked.claim is None or (asked.claim in unused and first[asked.claim] == place)
-    ]
+    return [place for place, asked in enumerate(group) if asked.claim is None or asked.claim in unused]

@@ -4,7 +4,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.dispatcher.services import planning
+from trainmaster.dispatcher.services.following import overpromised
 from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import keys, outbox, runs, scheduling, tenants
@@ -260,7 +260,7 @@ async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
     every = await tenants.queues(tx)
     rows = [row for row in every if caller.may_use(row.spec.path) or _leads_to(row.spec.path, caller)]
     counts = await store.state_counts(tx, [row.id for row in rows])
-    warnings = await planning.overpromised(tx, every)
+    warnings = await overpromised(tx, every)
     return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
 
 

@@ -1,0 +1,223 @@
+"""Reading submissions: checked as a whole, and brought into the form in which they are stored.
+
+Pure, and slow for large bodies; it may run in another process.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from trainmaster.dispatcher.domain.shapes import shape_bytes
+from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.jobs import JobSpec, RequeueAfter
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.parameters import check_sets
+from trainmaster.protocol.states import JobState
+
+_MOST_MISTAKES = 50
+_LONGEST_SPEC = 1_048_576
+"""Bytes; what Kubernetes lets an object have."""
+_ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSpec:
+    """A checked specification in the form in which it is stored."""
+
+    name: str
+    queue: str
+    priority_class: str | None
+    priority: int
+    spec: bytes
+    shape_hash: bytes
+    held: bool
+    labels: bytes | None
+    notifies: bool
+    disconnect_seconds: float | None
+    tells_submitted: bool = False
+    """Whether a webhook is told of the state in which the job begins."""
+
+    @property
+    def first_state(self) -> JobState:
+        return JobState.HELD if self.held else JobState.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked submission. Every specification is one job, or, with ``parameters``, the only one is a job for each set."""
+
+    many: bool
+    specs: list[PreparedSpec]
+    shapes: dict[bytes, bytes]
+    """Canonical JSON by fingerprint."""
+    parameters: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.specs) if self.parameters is None else len(self.parameters)
+
+    @property
+    def repeats(self) -> int:
+        """How many jobs there are of each specification."""
+        return 1 if self.parameters is None else len(self.parameters)
+
+    def answer(self, ids: Sequence[str]) -> dict[str, Any]:
+        """What a submitter is told, given the ids of the jobs."""
+        items = [{"id": item} for item in ids]
+        return {"jobs": items} if self.many else items[0]
+
+    def hooked(self) -> list[tuple[str, bytes]]:
+        """Specifications with webhooks, each with its path in the submission."""
+        if self.parameters is not None:
+            paths = ["job"]
+        else:
+            paths = [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
+        return [(path, spec.spec) for path, spec in zip(paths, self.specs, strict=True) if spec.notifies]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How many jobs one call may bring."""
+
+    jobs: int = 10_000
+    parameter_sets: int = 100_000
+
+
+def parse_json(body: bytes) -> Any:
+    """The JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
+    if b"\\u0000" in body and _ESCAPED_NUL.search(body):
+        raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
+    return value
+
+
+def without_nul(body: bytes) -> bytes:
+    """JSON text with U+FFFD for each NUL, for what processes print into it and nobody can be asked to mend."""
+    return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
+
+
+def prepare(body: bytes, most: Most) -> Prepared:
+    """Check a submission: one specification, ``{"jobs": [...]}``, or ``{"job": {...}, "parameters": [{...}, ...]}``.
+
+    Raises ProblemError with up to 50 mistakes, each with its path.
+    """
+    value = parse_json(body)
+    if not isinstance(value, dict):
+        raise ProblemError(
+            Code.MALFORMED_BODY,
+            'the body is a job, {"jobs": [...]} or {"job": {...}, "parameters": [...]}; it has to be a JSON object',
+        )
+    if "roles" not in value and "jobs" in value:
+        _only(value, "jobs")
+        items = _list(value, "jobs", "job", most.jobs)
+        return _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))], many=True)
+    if "roles" not in value and ("job" in value or "parameters" in value):
+        _only(value, "job", "parameters")
+        return _prepare_sets(value, most)
+    return _prepare_all([value], [""], many=False)
+
+
+def _only(value: dict[str, Any], *known: str) -> None:
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise _mistaken(Mistake(path=unknown[0], message="this field is not known"))
+
+
+def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
+    items = value.get(key)
+    if not isinstance(items, list) or not items:
+        raise _mistaken(Mistake(path=key, message=f"must be a list of at least one {what}"))
+    if len(items) > most:
+        raise ProblemError(Code.INVALID_SPEC, f"{len(items)} {what}s in one call, at most {most} are allowed")
+    return items
+
+
+def _mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
+    shown = mistakes[:_MOST_MISTAKES]
+    first = f"{shown[0].path}: {shown[0].message}"
+    return ProblemError(
+        code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
+    )
+
+
+def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
+    sets = _list(value, "parameters", "parameter set", most.parameter_sets)
+    prepared = _prepare_all([value.get("job")], ["job"], many=True)
+    parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
+    if mistakes:
+        raise _mistaken(*mistakes)
+    return Prepared(True, prepared.specs, prepared.shapes, parameters)
+
+
+def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -> Prepared:
+    prepared = Prepared(many, [], {})
+    mistakes: list[Mistake] = []
+    refused = False
+    for item, prefix in zip(items, prefixes, strict=True):
+        try:
+            spec = JobSpec.model_validate(item)
+        except ValidationError as error:
+            mistakes.extend(mistakes_of(error, prefix))
+        else:
+            problems = _admission(spec, prefix)
+            refused = refused or bool(problems)
+            mistakes.extend(problems)
+            if not mistakes:
+                prepared.specs.append(_prepared(spec, prefix, prepared.shapes))
+        if len(mistakes) >= _MOST_MISTAKES:
+            break
+    if mistakes:
+        raise _mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
+    return prepared
+
+
+def _admission(spec: JobSpec, prefix: str) -> list[Mistake]:
+    out: list[Mistake] = []
+    for index, role in enumerate(spec.roles):
+        if role.pod_template is None:
+            continue
+        path = f"{prefix}.roles[{index}].podTemplate" if prefix else f"roles[{index}].podTemplate"
+        out.extend(
+            Mistake(path=f"{path}.{found.path}", message=found.message)
+            for found in check_pod_template(role.pod_template, AdmissionPolicy())
+        )
+    return out
+
+
+def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> PreparedSpec:
+    try:
+        shape, shape_hash = shape_bytes(spec)
+        whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
+    except (
+        ValueError,
+        orjson.JSONEncodeError,
+    ) as error:  # a quantity that cannot be read; nested too deep to be written
+        mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
+        raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
+    if len(whole) > _LONGEST_SPEC:
+        message = f"the specification has {len(whole)} bytes, at most {_LONGEST_SPEC} are allowed"
+        raise _mistaken(Mistake(path=prefix or "(whole)", message=message))
+    shapes.setdefault(shape_hash, shape)
+    wait = spec.on_disconnect
+    first = JobState.HELD if spec.suspend else JobState.QUEUED
+    return PreparedSpec(
+        name=spec.name,
+        queue=spec.queue,
+        priority_class=spec.priority_class,
+        priority=spec.priority,
+        spec=whole,
+        shape_hash=shape_hash,
+        held=spec.suspend,
+        labels=orjson.dumps(spec.labels) if spec.labels else None,
+        notifies=bool(spec.notify),
+        tells_submitted=any(first in hook.states for hook in spec.notify),
+        disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
+    )
