@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 
 from trainmaster.agent.runtime.port import RunStatus, Runtime
-from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 PATIENCE = 60.0
@@ -189,6 +189,20 @@ def stop_run(
         checkpoint_seconds=save,
         checkpoint_signal="SIGUSR1" if save else "",
     )
+
+
+def resize_run(run: str, size: int, generation: int = 2, grace: float = 10.0) -> ResizeRun:
+    return ResizeRun(run=run, generation=generation, sizes={"worker": size}, grace_seconds=grace)
+
+
+def placed(status: RunStatus) -> int:
+    """How many members have places, those that still have to leave included."""
+    return sum(count for roles in (status.placement or {}).values() for count in roles.values())
+
+
+def is_at(size: int) -> Callable[[RunStatus], bool]:
+    """Whether a run has come to a size: none has still to leave."""
+    return lambda status: status.sizes == {"worker": size} and placed(status) == size
 
 
 A, B, C = "alpha-0000001-r1", "beta-0000002-r1", "gamma-0000003-r1"
@@ -411,6 +425,111 @@ class RuntimeConformance:
         assert (await until_over(lab, A)).state is RunState.CANCELLED
         assert lab.living(A) == 0
 
+    # Other sizes
+
+    async def test_a_run_grows_where_there_is_room(self, lab: Lab) -> None:
+        assert "resize" in (await lab.runtime.capacity()).capabilities
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        before = await until_state(lab, A, RunState.RUNNING)
+        assert before.sizes is None
+        await lab.runtime.resize(resize_run(A, 5))
+        status = await until(lab, A, is_at(5))
+        assert (status.state, status.generation) == (RunState.RUNNING, 2)
+        assert [(one.role, one.index, one.state, one.restarts) for one in status.members] == [
+            ("worker", index, "running", 0) for index in range(5)
+        ]
+        assert lab.living(A) == 5
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=4)))
+        await until_state(lab, B, RunState.PENDING)
+
+    async def test_a_run_shrinks_from_its_highest_indexes_on(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=6)))
+        await eventually(lambda: lab.ready(A) == 6, "all members are at work")
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=5)))
+        await until_state(lab, B, RunState.PENDING)
+        await lab.runtime.resize(resize_run(A, 3))
+        status = await until(lab, A, is_at(3))
+        assert (status.state, status.generation) == (RunState.RUNNING, 2)
+        assert [(one.index, one.state) for one in status.members] == [(index, "running") for index in range(3)]
+        await until_state(lab, B, RunState.RUNNING)
+        assert (lab.living(A), lab.living(B)) == (3, 5)
+
+    async def test_a_run_that_shrank_may_grow_again(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=4)))
+        await until_state(lab, A, RunState.RUNNING)
+        for generation, size in ((2, 1), (3, 3), (4, 2), (5, 8)):
+            await lab.runtime.resize(resize_run(A, size, generation))
+            status = await until(lab, A, is_at(size))
+            assert sorted(one.index for one in status.members) == list(range(size))
+            assert lab.living(A) == size
+
+    async def test_more_members_come_together_or_not_at_all(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=5)))
+        await until_state(lab, B, RunState.RUNNING)
+        await lab.runtime.resize(resize_run(A, 4))
+        status = await until(lab, A, lambda status: status.generation == 2 and status.state is RunState.RUNNING)
+        assert (status.state, status.sizes, placed(status)) == (RunState.RUNNING, {"worker": 2}, 2)
+        assert lab.living(A) == 2
+
+    async def test_a_member_that_will_not_leave_is_killed_and_keeps_its_place_until_then(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(STUBBORN, count=8), stopGrace="500ms"))
+        await eventually(lambda: lab.ready(A) == 8, "all members are at work")
+        asked_at = lab.now()
+        await lab.runtime.resize(resize_run(A, 6, grace=0.5))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=2)))
+        await until_state(lab, B, RunState.RUNNING)
+        assert lab.now() - asked_at >= 0.5
+        assert (lab.living(A), lab.living(B)) == (6, 2)
+        assert is_at(6)(lab.runtime.held()[A])
+
+    async def test_what_is_left_of_a_run_decides_its_end(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=3)))
+        await eventually(lambda: lab.ready(A) == 3, "all members are at work")
+        await lab.runtime.resize(resize_run(A, 1))
+        await until(lab, A, is_at(1))
+        lab.open_gate(A)
+        status = await until_over(lab, A)
+        assert (status.state, len(status.members)) == (RunState.SUCCEEDED, 1)
+
+    async def test_a_resize_said_again_or_too_late_does_nothing(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.resize(resize_run(A, 4, generation=3))
+        await until(lab, A, is_at(4))
+        await lab.runtime.resize(resize_run(A, 1, generation=2))
+        await lab.runtime.resize(resize_run(A, 4, generation=3))
+        await lab.runtime.resize(resize_run(B, 4))
+        assert lab.living(A) == 4
+        await lab.runtime.stop(stop_run(A, generation=4))
+        await lab.runtime.resize(resize_run(A, 8, generation=5))
+        assert (await until_over(lab, A)).generation == 4
+
+    async def test_a_run_that_waits_for_room_waits_for_its_other_size(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=6)))
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=4)))
+        await until_state(lab, B, RunState.PENDING)
+        await lab.runtime.resize(resize_run(B, 2))
+        status = await until_state(lab, B, RunState.RUNNING)
+        assert (status.generation, placed(status), lab.living(B)) == (2, 2, 2)
+
+    async def test_a_resized_run_is_taken_over_as_it_is(self, lab: Lab) -> None:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+        await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.resize(resize_run(A, 6))
+        await until(lab, A, is_at(6))
+        await lab.restart()
+        status = lab.runtime.held()[A]
+        assert (status.state, status.generation, status.sizes) == (RunState.RUNNING, 2, {"worker": 6})
+        assert lab.living(A) == 6
+        await lab.runtime.start(start_run(lab, B, Part(RUNS, count=3)))
+        await until_state(lab, B, RunState.PENDING)
+        await lab.runtime.resize(resize_run(A, 5, generation=3))
+        await until_state(lab, B, RunState.RUNNING)
+        await lab.runtime.stop(stop_run(A, generation=4))
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+        assert lab.living(A) == 0
+
     # Again and again
 
     async def test_a_run_started_twice_runs_once(self, lab: Lab) -> None:
@@ -516,10 +635,10 @@ class RuntimeConformance:
     ) -> None:
         asked_at = lab.now()
         await lab.runtime.renew(asked_at)
-        await lab.runtime.start(start_run(lab, A, Part(behaviour, count=2), disconnect=2.0, stopGrace="10m"))
+        await lab.runtime.start(start_run(lab, A, Part(behaviour, count=2), disconnect=4.0, stopGrace="10m"))
         await eventually(lambda: lab.ready(A) == 2, "both members are at work")
-        await eventually(lambda: lab.living(A) == 0, "the members are dead", within=2.5)
-        assert lab.now() < asked_at + 2.0
+        await eventually(lambda: lab.living(A) == 0, "the members are dead", within=4.5)
+        assert lab.now() < asked_at + 4.0
         assert (await until_over(lab, A)).state is RunState.LOST
 
     async def test_news_put_the_disconnect_limit_off(self, lab: Lab) -> None:

@@ -358,6 +358,24 @@ async def test_a_taken_over_run_goes_on_saving_its_state(lab: LocalLab) -> None:
     assert lab.output(A) == "saved\nended\n"
 
 
+async def test_what_a_member_starts_while_it_is_told_to_end_is_told_too(lab: LocalLab) -> None:
+    leaves_one = "trap 'sleep 3600 & exit 0' TERM; touch ready; sleep 3600 & wait"
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(leaves_one))))
+    await eventually(lambda: lab.ready(A) == 1, "the member is at work")
+    await lab.runtime.stop(stop_run(A, StopCause.CANCEL, grace=3600))
+    assert (await until_over(lab, A)).state is RunState.CANCELLED
+
+
+async def test_what_was_told_to_end_is_not_told_twice(lab: LocalLab) -> None:
+    child = "trap 'echo told' TERM; touch ready; n=0; while [ $n -lt 40 ]; do sleep 0.02; n=$((n+1)); done"
+    family = f"trap 'exit 0' TERM; ({child}) & wait"
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(family))))
+    await eventually(lambda: lab.ready(A) == 1, "the child is at work")
+    await lab.runtime.stop(stop_run(A, StopCause.CANCEL, grace=3600))
+    assert (await until_over(lab, A)).state is RunState.CANCELLED
+    assert lab.output(A).count("told") == 1
+
+
 async def test_stopped_members_are_killed_too(lab: LocalLab) -> None:
     await lab.runtime.renew(lab.now())
     await lab.runtime.start(start_run(lab, A, Part(RUNS), disconnect=1.5))

@@ -127,3 +127,27 @@ def test_keys_are_found_by_cluster_by_pattern_or_not_at_all(tmp_path: Path, monk
     for of_fleet in ({}, {"keyFile": "no-such"}, {"keyEnv": "NO_SUCH_VARIABLE"}):
         with pytest.raises(NoKeyError, match="north-1"):
             key(of_fleet, {})
+
+
+async def test_an_elastic_job_fills_a_cluster_and_makes_room_for_others(service: Service) -> None:
+    """On 40 CPUs: from 4 members to 40, back for a gang of 30, and up again when that has ended."""
+
+    async def has(size: int) -> bool:
+        runs = (await service.job(grower))["runs"]
+        placed = [sum(roles.values()) for roles in runs[0]["placement"].values()]
+        return bool(sum(placed) == size)
+
+    async with running(service, fleet_of(["private"])):
+        spec = job("grows", replicas=40, elastic={"step": 9, "coolDown": "200ms"}, labels={LABEL + "run-time": "1h"})
+        spec["roles"][0]["minReplicas"] = 4
+        grower = (await service.http.post("/v1/jobs", json=spec)).json()["id"]
+        await service.until(grower, "running")
+        await eventually(lambda: has(40), 30)
+        gang = await service.submit("gang", replicas=30, labels={LABEL + "run-time": "2s"})
+        await service.until(gang, "running", seconds=20)
+        assert await has(4)
+        await service.until(gang, "succeeded", seconds=20)
+        await eventually(lambda: has(40), 30)
+        assert (await service.job(grower))["attempt"] == 1, "its run went on all the while"
+        await service.http.post(f"/v1/jobs/{grower}/cancel")
+        await service.until(grower, "cancelled")

@@ -6,7 +6,7 @@ from typing import Any, Self
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan, Start
+from trainmaster.dispatcher.scheduling.plan import Plan, Start, grown, shrinking
 from trainmaster.dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
@@ -51,7 +51,11 @@ def nodes(
 
 def role(size: int = 1, name: str = "worker", *, least: int | None = None, **more: Any) -> RoleShape:
     """A role of ``size`` members; what is no field of a role is what each member needs, one CPU when nothing is said."""
-    fields = {key: more.pop(key) for key in ("node_selector", "affinity", "tolerations", "max_per_node") if key in more}
+    fields = {
+        key: more.pop(key)
+        for key in ("node_selector", "affinity", "tolerations", "max_per_node", "numa")
+        if key in more
+    }
     return RoleShape(name, size, size if least is None else least, amounts(**(more or {"cpu": 1})), **fields)
 
 
@@ -221,7 +225,7 @@ class ViewBuilder:
         cordoned: bool = False,
         lease: float | None = LEASE,
         silent: bool = False,
-        capabilities: tuple[str, ...] = ("checkpoint", "gang", "maxPerNode", "memberRestart"),
+        capabilities: tuple[str, ...] = ("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
         datasets: tuple[str, ...] = (),
         at: float = 0.0,
     ) -> Self:
@@ -307,8 +311,10 @@ class ViewBuilder:
         placement: dict[str, dict[str, int]] | None = None,
         of: str = "normal",
         ago: float = 0.0,
+        sizes: dict[str, int] | None = None,
+        resized: float | None = None,
     ) -> Self:
-        """A job that runs, whole, on a cluster, since so many seconds ago."""
+        """A job that runs on a cluster, since so many seconds ago: whole, or at these sizes, ``resized`` so many seconds ago."""
         shape = shape or simple()
         self.view.put_run(
             LiveRun(
@@ -316,10 +322,11 @@ class ViewBuilder:
                 queue_id=self.queues[queue],
                 shape_id=self.shape(shape),
                 cluster_id=self.clusters[on],
-                sizes=tuple((role.name, role.replicas) for role in shape.roles),
+                sizes=tuple(sorted((sizes or {role.name: role.replicas for role in shape.roles}).items())),
                 placement=freeze_placement(placement or {}),
                 class_id={"low": 1, "normal": 2, "high": 3}[of],
                 began_at=NOW - ago,
+                resized_at=0.0 if resized is None else NOW - resized,
             )
         )
         return self
@@ -344,7 +351,11 @@ class ViewBuilder:
         for start in outcome.plan.starts:
             self.view.put_run(start.run(self.now))
         for victim in (*outcome.plan.stops, *(one for start in outcome.plan.starts for one in start.evicts)):
-            self.view.put_run(replace(self.view.runs[victim.job_id], is_stopping=True))
+            run = self.view.runs[victim.job_id]
+            stops = replace(run, is_stopping=True) if victim.sizes is None else shrinking(run, victim.sizes, self.now)
+            self.view.put_run(stops)
+        for growth in outcome.plan.grows:
+            self.view.put_run(grown(self.view.runs[growth.job_id], growth, self.now))
         self.view.reservations = outcome.plan.reservations
         for hold in outcome.plan.holds:
             self.view.drop_job(hold.job.id)

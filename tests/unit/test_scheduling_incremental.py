@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.building import GPU, nodes
+from tests.unit.building import GPU, gang, nodes, role
 from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_view
+from trainmaster.dispatcher.domain.shapes import Elasticity
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.plan import Plan, grown, shrinking
 from trainmaster.dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
@@ -25,7 +26,7 @@ from trainmaster.dispatcher.scheduling.view import (
     freeze_placement,
 )
 from trainmaster.dispatcher.services.following import Applied, Follower
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Taint
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
@@ -36,6 +37,23 @@ MOST_WAITING = 25
 START = 1_000_000.0
 
 
+ELASTIC = (
+    gang(role(6, least=1, cpu=1), elastic=Elasticity(2, 5.0), capabilities=("resize",)),
+    gang(role(4, "a", least=1, cpu=1), role(3, "b", least=2, cpu=1), elastic=Elasticity(1, 0.0)),
+)
+BOUND = (gang(role(1, numa="singleNode", cpu=1, gpu=1)), gang(role(2, numa="restricted", cpu=2)))
+"""Members that their nodes keep to NUMA zones."""
+MORE = (*ELASTIC, *BOUND)
+
+
+def empty_view() -> View:
+    """A view that knows the shapes of other tests, and more."""
+    view = bare_view()
+    for number, shape in enumerate(MORE, start=len(SHAPES) + 1):
+        view.put_shape(number, shape)
+    return view
+
+
 class Life:
     """A world in which things happen, a view that follows it, and views that are built from it anew."""
 
@@ -43,7 +61,7 @@ class Life:
         self.chance = random.Random(seed)
         self.now = START
         self.world = World()
-        self.follower = Follower(view=bare_view())
+        self.follower = Follower(view=empty_view())
         self.classes = [PriorityClass(1, "low", 0), PriorityClass(2, "high", 100, longest_wait=30.0)]
         self.next_job = 1
         self.put_classes(self.view)
@@ -97,7 +115,7 @@ class Life:
         ssd, taint, product = chance.random() < 0.3, chance.random() < 0.2, chance.choice(["A", "B"])
         labels = ({"disk": "ssd"} if ssd else {}) | ({"nvidia.com/gpu.product": product} if gpu else {})
         cpu = chance.randint(1, 4)
-        return nodes(
+        one = nodes(
             chance.randint(1, 3),
             f"{rack}{ssd:d}{taint:d}{product}-{cpu}-{gpu}",
             cpu=cpu,
@@ -106,6 +124,13 @@ class Life:
             labels=labels,
             taints=(Taint(key="gpu"),) if taint else (),
         )
+        if chance.random() < 0.75:
+            return one
+        halves = [{name: amount // 2 for name, amount in one.free.items()} for _ in range(2)]
+        for name, amount in one.free.items():
+            halves[0][name] += amount % 2
+        zones = Numa(policy=chance.choice(["singleNode", "restricted"]), zones=tuple(halves))
+        return one.model_copy(update={"name": f"{one.name}-{zones.policy}", "numa": zones})
 
     def put_cluster(self, number: int) -> None:
         chance = self.chance
@@ -114,7 +139,7 @@ class Life:
             groups=tuple(found.values()),
             runtime="local",
             scheduler="local",
-            capabilities=("gang",) if chance.random() < 0.7 else (),
+            capabilities=("gang", "resize") if chance.random() < 0.7 else (),
         )
         kind = chance.choice([ClusterKind.PRIVATE, ClusterKind.PRIVATE, ClusterKind.EDGE, ClusterKind.PUBLIC])
         cluster = Cluster(
@@ -141,7 +166,9 @@ class Life:
             name=f"j{self.next_job}",
             queue_id=IDS[chance.choice(LEAVES)],
             class_id=chance.choice([1, 1, 2]),
-            shape_id=chance.randint(1, len(SHAPES)),
+            shape_id=len(SHAPES) + chance.choice((1, 1, 1, 2, 2, 2, 3, 4))
+            if chance.random() < 0.45
+            else chance.randint(1, len(SHAPES)),
             priority=chance.choice([0, 0, 1, -1]),
             submitted_at=self.now - chance.choice([0, 0, 5, 40]),
             attempt=0,
@@ -176,6 +203,17 @@ class Life:
         self.world.runs[job_id] = run
         self.view.put_run(run)
 
+    def leave(self) -> None:
+        """Members that were told to leave have left."""
+        shrinking = sorted(job_id for job_id, run in self.world.runs.items() if run.leaving)
+        if shrinking:
+            job_id = self.chance.choice(shrinking)
+            run = self.world.runs[job_id]
+            leaving = dict(run.leaving)
+            sizes = tuple((role, size - leaving.get(role, 0)) for role, size in run.sizes)
+            self.world.runs[job_id] = replace(run, sizes=sizes, leaving=(), resized_at=self.now)
+            self.view.put_run(self.world.runs[job_id])
+
     def avoid(self) -> None:
         some = [job_id for job_id in self.world.waiting if self.chance.random() < 0.1]
         self.world.avoided = {job_id: (self.chance.choice(sorted(self.world.clusters)),) for job_id in some}
@@ -187,8 +225,10 @@ class Life:
             self.submit()
         elif what < 0.6 and self.world.runs:
             self.end()
-        elif what < 0.65 and self.world.runs:
+        elif what < 0.63 and self.world.runs:
             self.move()
+        elif what < 0.66:
+            self.leave()
         elif what < 0.72:
             self.put_cluster(self.chance.randint(1, 4))
         elif what < 0.78:
@@ -229,7 +269,7 @@ class Life:
     # Cycles
 
     def rebuilt(self) -> View:
-        view = bare_view()
+        view = empty_view()
         self.put_classes(view)
         steps = self.world.steps()
         self.chance.shuffle(steps)
@@ -246,6 +286,7 @@ class Life:
         most = self.chance.choice([2, 1000])
         plan, anew = decide(self.view, self.now, most), decide(self.rebuilt(), self.now, most)
         assert (plan.starts, plan.stops, plan.holds, plan.is_cut) == (anew.starts, anew.stops, anew.holds, anew.is_cut)
+        assert plan.grows == anew.grows
         assert plan.reservations == anew.reservations
         assert plan.reasons == anew.reasons
         return plan
@@ -255,7 +296,9 @@ class Life:
         lost = {job.id for job in plan.jobs if self.chance.random() < 0.1}
         starts = [start for start in plan.starts if start.job.id not in lost]
         evicted = [*plan.stops, *(one for start in starts for one in start.evicts)]
-        ending = {one.job_id for one in evicted}
+        ending = {one.job_id for one in evicted if one.sizes is None}
+        shrunk = tuple(one for one in evicted if one.sizes is not None)
+        growing = tuple(one for one in plan.grows if self.chance.random() < 0.9)
         for job in plan.jobs:
             if job.id not in lost:
                 del self.world.waiting[job.id]
@@ -273,30 +316,38 @@ class Life:
             )
         for job_id in ending:
             self.world.runs[job_id] = replace(self.world.runs[job_id], is_stopping=True)
+        for one in shrunk:
+            self.world.runs[one.job_id] = shrinking(self.world.runs[one.job_id], one.sizes or {}, self.now)
+        for growth in growing:
+            self.world.runs[growth.job_id] = grown(self.world.runs[growth.job_id], growth, self.now)
         self.view.reservations = plan.reservations
-        self.follower.note_applied(plan, Applied({job.id for job in plan.jobs} - lost, ending, self.now))
+        applied = Applied({job.id for job in plan.jobs} - lost, ending, self.now, shrunk, growing)
+        self.follower.note_applied(plan, applied)
         assert self.view.runs == self.world.runs
 
 
-def live(seed: int, most_cycles: int) -> tuple[int, int, int]:
-    """A life of at most so many cycles; jobs started, runs ended for others, and reservations made in it."""
+def live(seed: int, most_cycles: int) -> tuple[int, ...]:
+    """A life of at most so many cycles: jobs started, runs ended for others, reservations made, runs that grew and shrank in it."""
     life = Life(seed)
-    started = evicted = reserved = 0
+    started = evicted = reserved = grew = shrank = 0
     for _ in range(most_cycles if IS_DEEP else life.chance.randint(1, most_cycles)):
         plan = life.cycle()
         started += len(plan.starts)
-        evicted += len(plan.stops) + sum(len(start.evicts) for start in plan.starts)
+        leaving = [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
+        evicted += sum(one.sizes is None for one in leaving)
+        shrank += sum(one.sizes is not None for one in leaving)
+        grew += len(plan.grows)
         reserved += len(plan.reservations)
         life.apply(plan)
-    return started, evicted, reserved
+    return started, evicted, reserved, grew, shrank
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_view_that_has_followed_decides_as_one_that_was_just_built(batch: int) -> None:
-    totals = [0, 0, 0]
+    totals = [0, 0, 0, 0, 0]
     for seed in range(batch, EXAMPLES, BATCHES):
         try:
             totals = [sum(pair) for pair in zip(totals, live(seed, CYCLES), strict=True)]
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert all(totals), f"nothing was shown: {totals} started, evicted, reserved"
+    assert all(totals), f"nothing was shown: {totals} started, evicted, reserved, grew, shrank"

@@ -1,10 +1,12 @@
 """Who has to give way to whom, and who never."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from tests.unit.building import Outcome, ViewBuilder, nodes, simple
+from tests.unit.building import GPU, Outcome, ViewBuilder, nodes, simple
+from trainmaster.dispatcher.scheduling.fit import Product
 from trainmaster.dispatcher.scheduling.preempt import PAUSE_SECONDS
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Preemption
@@ -298,6 +300,48 @@ def test_a_guarantee_of_a_product_is_taken_back() -> None:
     view.cluster("c", nodes(1, labels={"product": "H100"}, gpu=2))
     view.run("r", simple(gpu=2), on="c", queue="poor", placement={"nodes": {"worker": 1}})
     assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == ["r"]
+
+
+class TestSeveralProducts:
+    """A cluster with devices of two products: on which line a gang is charged is part of the exchange."""
+
+    def cluster(self, **owed: Any) -> ViewBuilder:
+        view = ViewBuilder().queue("owed", **owed).queue("poor")
+        groups = [nodes(1, name, labels={"product": name}, gpu=2) for name in ("A", "H100")]
+        view.cluster("c", *groups)
+        for name in ("A", "H100"):
+            view.run(f"on {name}", simple(gpu=2), on="c", queue="poor", placement={name: {"worker": 1}})
+        return view
+
+    def test_a_guarantee_is_taken_back_on_nodes_of_its_product(self) -> None:
+        view = self.cluster(guaranteed={"gpu@product=H100": 2})
+        outcome = view.job("j", simple(gpu=2), queue="owed").cycle()
+        assert evicted(outcome) == ["on H100"]
+        start = outcome.start("j")
+        assert start.placement == {"H100": {"worker": 1}}
+        assert start.product == Product(GPU, "H100", "product")
+
+    def test_nothing_is_taken_of_a_product_that_is_not_guaranteed(self) -> None:
+        view = self.cluster(guaranteed={"gpu@product=H100": 2})
+        view.run("own", simple(gpu=2), on="c", queue="owed", placement={"H100": {"worker": 1}}).ended("on H100")
+        assert evicted(view.job("j", simple(gpu=2), queue="owed").cycle()) == []
+
+    def test_a_victim_keeps_what_is_guaranteed_to_its_queue_of_its_product(self) -> None:
+        view = self.cluster(guaranteed={"gpu": 2})
+        view.queue("poor", guaranteed={"gpu@product=A": 2})
+        outcome = view.job("j", simple(gpu=2), queue="owed").cycle()
+        assert evicted(outcome) == ["on H100"]
+
+    def test_a_limit_of_a_product_that_a_sibling_has_filled_is_made_room_under(self) -> None:
+        view = ViewBuilder().queue("x", limits={"gpu@product=H100": 2})
+        view.queue("x/owed", guaranteed={"gpu@product=H100": 2}).queue("x/poor")
+        view.cluster("c", nodes(2, "H100", labels={"product": "H100"}, gpu=2))
+        view.run("borrower", simple(gpu=2), on="c", queue="x/poor", placement={"H100": {"worker": 1}})
+        outcome = view.job("j", simple(gpu=2), queue="x/owed").cycle()
+        assert [one.job_id for one in outcome.plan.stops] == [view.ids["borrower"]]
+        assert outcome.reason("j").token is Token.PREEMPTING
+        view.ended("borrower")
+        assert view.cycle().started == ["j"]
 
 
 def test_alike_jobs_of_a_queue_without_rights_do_not_stand_in_the_way_of_one_that_has_them() -> None:

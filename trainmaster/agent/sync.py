@@ -313,6 +313,11 @@ class Agent:
                 return
             await self._runtime.start(run)
         held = self._runtime.held()
+        for resize in answer.resize:
+            if not self.has_lease():
+                return
+            if resize.run in held:
+                await self._runtime.resize(resize)
         for stop in answer.stop:
             if stop.run in held:
                 await self._runtime.stop(stop)
@@ -332,7 +337,7 @@ class Agent:
             self._kick.set()
             await asyncio.sleep(_NO_LEASE_SECONDS)
         self._version = answer.version
-        if answer.stop:
+        if answer.stop or answer.resize:
             self._kick.set()
 
 
@@ -347,4 +352,5 @@ def _report(status: RunStatus) -> RunReport:
         end=status.end,
         placement=status.placement,
         members=members,
+        sizes=status.sizes,
     )

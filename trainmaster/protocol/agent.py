@@ -32,6 +32,19 @@ class Taint(Lenient):
     effect: str = "NoSchedule"
 
 
+MOST_ZONES = 64
+"""NUMA zones of a node; the largest servers have 32."""
+
+
+class Numa(Lenient):
+    """The NUMA zones of each node of a group."""
+
+    policy: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
+    """What the nodes hold their members to: the policy of the kubelet's topology manager."""
+    zones: Annotated[tuple[Resources, ...], Field(max_length=MOST_ZONES)] = ()
+    """What each zone has free beside our own members, of the resources that belong to zones. Others belong to the whole node."""
+
+
 class NodeGroup(Lenient):
     """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
 
@@ -42,6 +55,8 @@ class NodeGroup(Lenient):
     taints: tuple[Taint, ...] = ()
     topology: tuple[tuple[str, str], ...] = ()
     """Ordered from wide to narrow, such as (("zone", "a"), ("rack", "r1")); the host itself is not in it."""
+    numa: Numa | None = None
+    """Where the agent knows it."""
 
 
 def _names_differ(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
@@ -98,6 +113,8 @@ class RunReport(Lenient):
     placement: dict[str, dict[str, int]] | None = None
     """Members by node group and role, once they have nodes."""
     members: tuple[MemberReport, ...] = ()
+    sizes: dict[str, int] | None = None
+    """Members by role that the runtime keeps the run at, once it was asked to resize it. Less than was asked for: it found no room."""
 
 
 class SyncRequest(Lenient):
@@ -155,6 +172,19 @@ class StartRun(Lenient):
     """D: every member must be dead this long after the last lease was asked for; None: they wait."""
 
 
+class ResizeRun(Lenient):
+    """A run to bring to other sizes. It keeps its members with the lowest indexes; new ones get the lowest free indexes."""
+
+    run: str
+    generation: int
+    sizes: dict[str, int]
+    """Members by role."""
+    pins: dict[str, dict[str, int]] = {}
+    """Members by node group and role that the plan assumed for the whole run; a hint."""
+    grace_seconds: float = 10.0
+    """For members that leave, between SIGTERM and SIGKILL."""
+
+
 class StopRun(Lenient):
     """A run to stop. SIGTERM, ``grace_seconds`` later SIGKILL.
 
@@ -191,6 +221,7 @@ class DesiredAnswer(Lenient):
     version: int
     start: tuple[StartRun, ...] = ()
     stop: tuple[StopRun, ...] = ()
+    resize: tuple[ResizeRun, ...] = ()
     streams: tuple[OpenStream, ...] = ()
 
 

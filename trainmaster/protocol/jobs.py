@@ -229,6 +229,15 @@ class Checkpoint(Strict):
         return value
 
 
+class Elastic(Strict):
+    """The run may be resized while it goes on, between ``minReplicas`` and ``replicas`` of its roles."""
+
+    step: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] = 1
+    """Members that are added at a time."""
+    cool_down: Duration = "30s"
+    """The least time between a change of size and the next growth."""
+
+
 # Shared by all specifications that say nothing: pydantic would copy a plain default deeply for each of them.
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
 
@@ -249,6 +258,7 @@ class JobSpec(Strict):
     time_limit: Duration | None = None
     stop_grace: Duration = "10s"
     checkpoint: Checkpoint | None = None
+    elastic: Elastic | None = None
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
@@ -268,6 +278,20 @@ class JobSpec(Strict):
             raise ValueError(f"the roles have {total} members together, at most {MOST_MEMBERS} are allowed")
         if self.min_member is not None and self.min_member > total:
             raise ValueError(f"minMember {self.min_member} is more than the {total} members of the roles")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_resized(self) -> Self:
+        if self.elastic is None:
+            return self
+        if not any(role.min_replicas is not None and role.min_replicas < role.replicas for role in self.roles):
+            raise ValueError("elastic needs a role with minReplicas below replicas: sizes are between the two")
+        if any(role.min_replicas == 0 for role in self.roles):
+            raise ValueError("a role of an elastic job keeps at least one member: minReplicas is 1 or more")
+        if self.min_member is not None:
+            raise ValueError("elastic goes by the minReplicas of each role, so minMember has to be left out")
+        if self.topology.required is not None or any(role.max_per_node is not None for role in self.roles):
+            raise ValueError("elastic cannot be kept together with topology.required or maxPerNode")
         return self
 
     @property

@@ -8,7 +8,7 @@ large step ends where many small ones do. Times are seconds on any one clock.
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from trainmaster.protocol.agent import CapacityReport, StartRun, StopRun
+from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.fleet import FleetCluster
 from trainmaster.simulation.floor import Floor
@@ -20,7 +20,9 @@ from trainmaster.simulation.pools import SimulatedNode
 from trainmaster.simulation.run import SUCCEEDED, Run, Verdict
 
 # What the timer of a run is for; from _AGAIN on, a member of the role with that position starts again.
-_ENDS, _STARTED, _RETURN, _GONE, _AGAIN = range(5)
+_ENDS, _STARTED, _RETURN, _GONE, _LEFT, _AGAIN = range(6)
+_ANY = -1
+"""The token of a timer that counts whatever else has happened to its run, as long as it goes on."""
 
 _LEAST_SWEPT = 4096
 _WAITS = "it waits for room: "
@@ -82,7 +84,7 @@ class Cluster:
             groups=self.floor.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart"),
+            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
             dies_without_agent=True,
             datasets=self.spec.datasets,
         )
@@ -126,6 +128,78 @@ class Cluster:
         elif not self._hasten(run, order.grace_seconds, order.checkpoint_seconds):
             self._say(run)
         self._settle()
+
+    def resize(self, order: ResizeRun, now: float) -> None:
+        """Bring a run to other sizes: members leave once they have ended, and come if there is room for all of them now."""
+        self.advance(now)
+        run = self.runs.get(order.run)
+        if run is None or run.plan is None or run.verdict is not None or order.generation <= run.generation:
+            return
+        run.generation = order.generation
+        run.resized = True
+        plan = run.plan
+        fewer = {role.name: min(role.count, order.sizes.get(role.name, role.count)) for role in plan.roles}
+        if run.places is None:
+            self._waits_otherwise(run, plan, order)
+        else:
+            if any(role.count > fewer[role.name] for role in plan.roles):
+                self._shrink(run, plan, fewer, order.grace_seconds)
+            self._extend(run, order)
+            self._say(run)
+        self._settle()
+
+    def _waits_otherwise(self, run: Run, plan: Plan, order: ResizeRun) -> None:
+        """A run that waits for room waits for as much as it is to have now."""
+        run.plan = plan.at(order.sizes)
+        run.pins = order.pins
+        self._say(run)
+        self._freed = run.id in self._waiting
+
+    def _shrink(self, run: Run, plan: Plan, sizes: dict[str, int], grace: float) -> None:
+        """Members of the highest indexes leave, within ``grace``; their places are free once all of them have ended."""
+        run.plan = smaller = plan.at(sizes)
+        counts = {
+            place: before.count - after.count
+            for place, (before, after) in enumerate(zip(plan.roles, smaller.roles, strict=True))
+            if before.count > after.count
+        }
+        spans = [
+            self._fate.span(plan.roles[place].behaviour.stop_time, run.id, plan.roles[place].name, "leave")
+            for place in counts
+        ]
+        takes = min(grace, max(spans, default=0.0)) if run.started_at < inf else 0.0
+        if takes <= 0:
+            self._let_go(run, counts)
+            return
+        run.leaving = [*(run.leaving or ()), (self.now + takes, counts)]
+        self._set(self.now + takes, _LEFT, run, _ANY)
+
+    def _let_go(self, run: Run, counts: dict[int, int]) -> None:
+        if run.plan is not None and run.places is not None:
+            for node in self.floor.take_some(run, run.plan, counts):
+                self._life.mind_idle(node, self.now)
+            self._freed = bool(self._waiting)
+
+    def _left(self, run: Run) -> None:
+        """Members that were told to leave have ended."""
+        due = [counts for at, counts in run.leaving or () if at <= self.now]
+        run.leaving = [entry for entry in run.leaving or () if entry[0] > self.now] or None
+        if due and run.places is not None:
+            for counts in due:
+                self._let_go(run, counts)
+            self._say(run)
+
+    def _extend(self, run: Run, order: ResizeRun) -> None:
+        """Start more members if there is room for all of them, beside those that have not left yet."""
+        plan = run.plan
+        if plan is None:
+            return
+        counts = {role.name: order.sizes.get(role.name, role.count) - role.count for role in plan.roles}
+        if not any(count > 0 for count in counts.values()):
+            return
+        more = plan.at({name: max(count, 0) for name, count in counts.items()})
+        if self.floor.give_more(run, more, {}):
+            run.plan = plan.at(order.sizes)
 
     def forget(self, run_id: str, now: float) -> None:
         """Drop a run that has ended."""
@@ -194,7 +268,11 @@ class Cluster:
     def _sweep(self) -> None:
         """Drop timers of what is over, so that runs that ended early do not stay until they would have ended."""
         self._timers = [
-            timer for timer in self._timers if isinstance(timer[3], SimulatedNode) or timer[3].token == timer[4]
+            timer
+            for timer in self._timers
+            if isinstance(timer[3], SimulatedNode)
+            or timer[3].token == timer[4]
+            or (timer[4] == _ANY and not timer[3].state.is_terminal)
         ]
         self._silent = [entry for entry in self._silent if not entry[2].state.is_terminal]
         heapify(self._timers)
@@ -204,6 +282,9 @@ class Cluster:
     def _go_off(self, what: int, subject: Run | SimulatedNode, token: int) -> None:
         if isinstance(subject, SimulatedNode):
             self._take_effect(self._life.happen(NodeEvent(what), subject, token, self.now))
+        elif what == _LEFT:
+            if not subject.state.is_terminal:
+                self._left(subject)
         elif subject.token == token:
             if what == _ENDS:
                 self._come_to_end(subject)

@@ -88,6 +88,38 @@ class Floor:
             node.runs[run] = None
         return True
 
+    def give_more(self, run: Run, more: Plan, pins: Pins) -> bool:
+        """Give a run the places of further members if all of them fit now; their indexes follow those it has."""
+        places = (self._fill_pins(more, pins) if pins else None) or self._fill(more)
+        if places is None:
+            return False
+        run.places = run.placed = [*(run.places or ()), *places]
+        for node, _, _ in places:
+            if node.runs is None:
+                node.runs = {}
+            node.runs[run] = None
+        return True
+
+    def take_some(self, run: Run, plan: Plan, counts: Mapping[int, int]) -> list[SimulatedNode]:
+        """Take the places of so many members back by role, of the highest indexes; returns the nodes that are idle now."""
+        missing, kept, idle = dict(counts), list[Place](), []
+        for node, role, count in reversed(run.places or ()):
+            gone = min(count, missing.get(role, 0))
+            if gone:
+                missing[role] -= gone
+                node.pool.take(node, self._suits(plan, node.pool)[role] or (), -gone)
+            if count > gone:
+                kept.append((node, role, count - gone))
+        kept.reverse()
+        left = {id(node) for node, _, _ in kept}
+        for node, _, _ in run.places or ():
+            if id(node) not in left and node.runs is not None and run in node.runs:
+                del node.runs[run]
+                if not node.runs:
+                    idle.append(node)
+        run.places = run.placed = kept
+        return idle
+
     def take_back(self, run: Run, plan: Plan) -> list[SimulatedNode]:
         """Take a run's places back; returns the nodes that are idle now."""
         idle = []

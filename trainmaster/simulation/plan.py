@@ -1,7 +1,7 @@
 """What a run asks of its cluster, worked out once for all runs whose specifications say the same."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -57,6 +57,15 @@ class Plan:
     def is_apart(self) -> bool:
         """Whether a node may not take all that it has room for: then each node is looked at."""
         return any(role.need.max_per_node is not None for role in self.roles)
+
+    def at(self, sizes: Mapping[str, int]) -> "Plan":
+        """The same with other counts. Roles that are not named keep theirs."""
+        roles = []
+        for role in self.roles:
+            count = sizes.get(role.name, role.count)
+            roles.append(replace(role, count=count, need=replace(role.need, count=count)))
+        members = sum(role.count for role in roles)
+        return replace(self, roles=tuple(roles), members=members, suits={}, order=None, never=None)
 
     def position(self, role: str) -> int | None:
         """Where a role is in ``roles``."""

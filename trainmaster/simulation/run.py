@@ -59,6 +59,7 @@ class Run:
         "generation",
         "gone_at",
         "id",
+        "leaving",
         "message",
         "outcome",
         "pins",
@@ -66,6 +67,7 @@ class Run:
         "places",
         "plan",
         "released",
+        "resized",
         "restarts",
         "return_at",
         "role_ends",
@@ -112,8 +114,19 @@ class Run:
         """By role: how often one of its members started again."""
         self.token = 0
         """Timers of an older token mean nothing any more."""
+        self.leaving: list[tuple[float, dict[int, int]]] | None = None
+        """Members that were told to leave: when they have ended, and how many of each role."""
+        self.resized = False
+        """Whether it was ever asked to have other sizes."""
         self.released = False
         """Whether its members succeed as soon as they run."""
+
+    @property
+    def sizes(self) -> dict[str, int] | None:
+        """Members by role that it is kept at, once it was asked to have other sizes."""
+        if not self.resized or self.plan is None:
+            return None
+        return {role.name: role.count for role in self.plan.roles}
 
     @property
     def placement(self) -> dict[str, dict[str, int]] | None:
@@ -159,4 +172,5 @@ class Run:
         if self.plan is None or self.places is None or now < self.started_at:
             return 0
         ends = self.role_gone or self.role_ends
-        return sum(role.count for role, end in zip(self.plan.roles, ends, strict=True) if end > now)
+        told = sum(sum(counts.values()) for at, counts in self.leaving or () if at > now)
+        return told + sum(role.count for role, end in zip(self.plan.roles, ends, strict=True) if end > now)

@@ -8,7 +8,7 @@ All methods may be called again with the same arguments without harm.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trainmaster.protocol.agent import CapacityReport, MemberReport, RunEnd, StartRun, StopRun
+from trainmaster.protocol.agent import CapacityReport, MemberReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.states import RunState
 
 
@@ -27,6 +27,8 @@ class RunStatus:
     end: RunEnd | None = None
     placement: dict[str, dict[str, int]] | None = None
     members: tuple[MemberReport, ...] = field(default=())
+    sizes: dict[str, int] | None = None
+    """Members by role that it is kept at, once it was asked to resize it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,15 @@ class Runtime(Protocol):
         """Stop the members: SIGTERM, after the grace SIGKILL. The run ends as its cause says once all are gone.
 
         A higher generation takes the place of a lower one; a shorter grace takes effect at once. Unknown runs are ignored.
+        """
+        ...
+
+    async def resize(self, resize: ResizeRun) -> None:
+        """Bring a run that goes on to other sizes, without touching the members that stay.
+
+        Those with the highest indexes leave: SIGTERM, after the grace SIGKILL. New ones start if all of them find room now; else the
+        run keeps its size and says so. A generation that is not newer than the run's, and a run that is stopping or not held,
+        are left alone.
         """
         ...
 

@@ -5,7 +5,7 @@ Jobs of one shape, queue and priority class form a class: whatever holds for one
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
@@ -24,6 +24,7 @@ class Terms:
     node_selector: tuple[tuple[str, str], ...]
     affinity: tuple[AffinityTerm, ...]
     tolerations: tuple[Toleration, ...]
+    numa: str
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -36,6 +37,9 @@ class Wishes:
     datasets: tuple[str, ...]
     capabilities: tuple[str, ...]
 
+
+STRICT_NUMA = ("restricted", "singleNode")
+"""NUMA policies that a node has to keep; with the others it does what it can."""
 
 _T = TypeVar("_T", Terms, Wishes)
 _ONCE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
@@ -64,10 +68,19 @@ class RoleShape:
     affinity: tuple[AffinityTerm, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     max_per_node: int | None = None
+    numa: str = ""
+    """``restricted`` or ``singleNode`` where the node has to keep a member to its NUMA zones."""
     terms: Terms = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", _once(Terms, self.node_selector, self.affinity, self.tolerations))
+        object.__setattr__(self, "terms", _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa))
+
+
+class Elasticity(NamedTuple):
+    """How a run of the shape may be resized: members added at a time, and least seconds between a change and a growth."""
+
+    step: int
+    cool_down: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +91,13 @@ class Shape:
     least_members: int
     required_level: str | None = None
     preferred_level: str | None = None
-    numa: str = "none"
     clusters: tuple[str, ...] = ()
     kinds: tuple[ClusterKind, ...] = ()
     selector: tuple[tuple[str, str], ...] = ()
     datasets: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     time_limit_seconds: float | None = None
+    elastic: Elasticity | None = None
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +131,8 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
         shape["placement"] = spec.placement.to_wire()
     if spec.time_limit is not None:
         shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
+    if spec.elastic is not None:
+        shape["elastic"] = [spec.elastic.step, parse_duration(spec.elastic.cool_down)]
     capabilities = _capabilities(spec)
     if capabilities:
         shape["capabilities"] = capabilities
@@ -130,9 +145,11 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add("podTemplate")
     if spec.member_failure.action == "restartMember":
         needed.add("memberRestart")
+    if spec.elastic is not None:
+        needed.add("resize")
     if spec.checkpoint is not None:
         needed.add("checkpoint")
-    if spec.topology.numa in ("restricted", "singleNode"):
+    if spec.topology.numa in STRICT_NUMA:
         needed.add("numa")
     if spec.members > 1:
         needed.add("gang")
@@ -197,6 +214,7 @@ def shape_from(data: dict[str, Any]) -> Shape:
     """The shape that ``shape_of`` wrote down."""
     placement = data.get("placement", {})
     topology = data.get("topology", {})
+    numa = topology.get("numa", "")
     return Shape(
         roles=tuple(
             RoleShape(
@@ -208,17 +226,18 @@ def shape_from(data: dict[str, Any]) -> Shape:
                 affinity=tuple(AffinityTerm.model_validate(term) for term in role.get("affinity", ())),
                 tolerations=tuple(Toleration.model_validate(item) for item in role.get("tolerations", ())),
                 max_per_node=role.get("maxPerNode"),
+                numa=numa if numa in STRICT_NUMA else "",
             )
             for role in data["roles"]
         ),
         least_members=data["leastMembers"],
         required_level=topology.get("required"),
         preferred_level=topology.get("preferred"),
-        numa=topology.get("numa", "none"),
         clusters=tuple(placement.get("clusters", ())),
         kinds=tuple(ClusterKind(kind) for kind in placement.get("kinds", ())),
         selector=tuple(sorted(placement.get("selector", {}).items())),
         datasets=tuple(placement.get("datasets", ())),
         capabilities=tuple(data.get("capabilities", ())),
         time_limit_seconds=data.get("timeLimitSeconds"),
+        elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
     )

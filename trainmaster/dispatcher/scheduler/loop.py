@@ -221,7 +221,7 @@ class Scheduler:
         follower.view.reservations = plan.reservations
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan, began)
-        if plan.starts or plan.holds or plan.stops or changed:
+        if plan.changes_anything or changed:
             self.cycle += 1
             decided = self.clock()
             waited = book.waited(follower.view, plan)
@@ -240,9 +240,9 @@ class Scheduler:
                     "applied": len(applied.jobs),
                 },
             )
-            if applied.jobs or applied.ending:
+            if not applied.is_nothing:
                 return 0
-            if plan.starts or plan.holds or plan.stops:
+            if plan.changes_anything:
                 return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
         return self._pause(unsettled)
 

@@ -252,7 +252,7 @@ class Kept:
         for group, roles in placement.items():
             for role, count in roles.items():
                 suiting, shape = (group,) if group in work else (), shapes[role]
-                missing, _ = fill(work, shape.needs, count, suiting, max_per_node=shape.max_per_node)
+                missing, _ = fill(work, shape.needs, count, suiting, max_per_node=shape.max_per_node, numa=shape.numa)
                 if missing:
                     return None
         return Room(work)

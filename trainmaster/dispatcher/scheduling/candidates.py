@@ -189,6 +189,15 @@ class Rooms:
         take(self.free(option.cluster.id), option.fitted)
         self._take(option.cluster.id)
 
+    def take_fitted(self, cluster_id: int, fitted: Fitted) -> None:
+        """Take a packing from the room of a cluster that it was found in."""
+        take(self.free(cluster_id), fitted)
+        self._take(cluster_id)
+
+    def is_open(self, cluster_id: int) -> bool:
+        """Whether nothing that passes by itself rules the cluster out."""
+        return self._passing.get(cluster_id) is None
+
     def take_many(self, cluster_id: int, role: RoleShape, count: int) -> list[str]:
         """Place so many more jobs of one member on a cluster, or as many as fit; the node group of each."""
         missing, fitted = fit_many(role, count, self.free(cluster_id))

@@ -12,11 +12,13 @@ from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
 from trainmaster.dispatcher.scheduling.filters import STATIC
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, may_repeat
+from trainmaster.dispatcher.scheduling.grow import grow
 from trainmaster.dispatcher.scheduling.looks import (
     MOST_LACKING,
     MOST_TOLD,
     Choice,
     Cycle,
+    Look,
     Prepared,
     QueueTerms,
     look_at_best,
@@ -92,6 +94,8 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
                 plan.reasons |= dict.fromkeys(turns.close(key), behind)
             else:
                 turns.block(key)
+    if not plan.is_cut:
+        plan.grows = grow(cycle, plan)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
 
@@ -229,7 +233,9 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         return Choice(top[0], top, look.verdicts)
     if alike.avoided and not look.over and _returned_everywhere(look.verdicts):
         return _all_returned(look.verdicts)
-    exchange = _exchange(cycle, key, queue, allowed, look.full)
+    exchange = _exchange(cycle, key, queue, allowed, look.full) or _exchange_for_narrowed(
+        cycle, key, queue, allowed, look
+    )
     if exchange is not None:
         return exchange
     longest = view.classes[key.class_id].longest_wait
@@ -250,6 +256,14 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason
     return reason if reservation is None else explain.expected(reason, reservation, view)
+
+
+def _exchange_for_narrowed(cycle: Cycle, key: ClassKey, queue: Queue, sizes: list[Size], look: Look) -> Exchange | None:
+    """Runs that may be ended on clusters with room, where quota on a narrowed line is in the way."""
+    if not look.over_on:
+        return None
+    is_limit = any(one.token is not Token.KEPT_FOR_OTHERS for one in look.over)
+    return _exchange(cycle, key, queue, sizes, look.over_on, for_quota=is_limit)
 
 
 def _exchange(
@@ -276,24 +290,28 @@ def _exchange(
 
 
 def _evictions(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) -> list[Eviction]:
-    return [
-        Eviction(
-            victim.run.job_id,
-            victim.run.attempt,
-            exchange.cluster_id,
-            explain.evicted(view, victim.run, job, queue, by_class=victim.by_class),
-        )
-        for victim in exchange.victims
-    ]
+    ended = {victim.run.job_id for victim in exchange.victims if victim.keeps is None}
+    out = []
+    for victim in exchange.victims:
+        run = victim.run
+        if victim.keeps is None:
+            why = explain.evicted(view, run, job, queue, by_class=victim.by_class)
+            out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why))
+        elif run.job_id not in ended:
+            why = explain.gives_back(run, victim.keeps, job)
+            out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why, victim.keeps))
+    return out
 
 
 def _start_after(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) -> Start:
     """The start of a job for which runs end."""
     cluster = view.clusters[exchange.cluster_id]
     evicts = tuple(_evictions(view, job, queue, exchange))
-    many = "one run ends" if len(evicts) == 1 else f"{len(evicts)} runs end"
-    why = f"{cluster.name}, where {many} for it: {evicts[0].why}"
-    return Start(job, cluster.id, exchange.size.members, exchange.fitted.placement, why, (), None, evicts)
+    why = f"{cluster.name}, where {explain.give_way(evicts)} for it"
+    ended = next((one for one in evicts if one.sizes is None), None)
+    if ended is not None:
+        why += f": {ended.why}"
+    return Start(job, cluster.id, exchange.size.members, exchange.fitted.placement, why, (), exchange.product, evicts)
 
 
 def _note_start(cycle: Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted) -> None:

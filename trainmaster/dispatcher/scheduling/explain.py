@@ -1,10 +1,11 @@
 """From verdicts to the one reason that is told: its token, sentence and what would change it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, inf
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
+from trainmaster.dispatcher.scheduling.plan import Eviction
 from trainmaster.dispatcher.scheduling.quota import Obstacle
 from trainmaster.dispatcher.scheduling.view import AdvanceReservation, Cluster, LiveRun, Queue, View, WaitingJob
 from trainmaster.protocol.ids import job_id
@@ -163,6 +164,19 @@ def expected(reason: Reason, reservation: Reservation, view: View) -> Reason:
 
 def _clock(at: float) -> str:
     return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def give_way(evicts: Sequence[Eviction]) -> str:
+    """How many runs end or shrink, such as ``2 runs end and one run shrinks``."""
+    ended = sum(one.sizes is None for one in evicts)
+    parts = [(ended, "ends", "end"), (len(evicts) - ended, "shrinks", "shrink")]
+    return " and ".join(f"one run {one}" if many == 1 else f"{many} runs {all_}" for many, one, all_ in parts if many)
+
+
+def gives_back(victim: LiveRun, keeps: Mapping[str, int], taker: WaitingJob) -> str:
+    """Why members of an elastic run leave."""
+    many = sum(size for _, size in victim.sizes) - sum(keeps.values())
+    return f"gives {many} of its members back: {job_id(taker.name, taker.id)} waits for the room"
 
 
 def evicted(view: View, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:

@@ -6,7 +6,7 @@ and then anywhere. It never says that a gang
 fits when no packing exists, for it builds the packing; it may miss one that exists.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,8 +14,12 @@ from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_of
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room, by_size
+from trainmaster.dispatcher.scheduling.zones import names_of
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
+
+_KEEPS = {"restricted": ("restricted", "singleNode"), "singleNode": ("singleNode",)}
+"""By NUMA policy that members want: the policies of nodes that keep it."""
 
 
 class Product(NamedTuple):
@@ -80,7 +84,7 @@ def fit_many(role: RoleShape, count: int, room: Room) -> tuple[int, Fitted]:
     """Place so many members, each a gang of its own, as one after the other would be; how many found no place."""
     work = dict(room.groups)
     suiting = _suiting(role, room, None)
-    missing, placed = fill(work, role.needs, count, suiting, room.ranking(suiting, role.needs))
+    missing, placed = fill(work, role.needs, count, suiting, room.ranking(suiting, role.needs), numa=role.numa)
     placement = {group: {role.name: many} for group, many in placed.items()}
     needs = {name: amount * (count - missing) for name, amount in role.needs.items()}
     return missing, Fitted(placement, {name: work[name] for name in placed}, needs)
@@ -95,7 +99,11 @@ def has_node(role: RoleShape, room: Room) -> bool:
     """Whether any node has room for one member."""
     suiting = _suiting(role, room, None)
     ranking = room.ranking(suiting, role.needs)
-    return ranking is None or ranking.tightest(role.needs) is not None
+    if ranking is None:
+        return True
+    if role.numa:
+        return any(one.holds_in_zones(role.needs, 1, role.numa) for one in ranking.best(role.needs))
+    return ranking.tightest(role.needs) is not None
 
 
 def only_role(shape: Shape, size: Size) -> RoleShape | None:
@@ -110,11 +118,16 @@ def lack_of_one(role: RoleShape, room: Room) -> Shortfall:
     suiting = _suiting(role, room, None)
     if not suiting:
         return _no_node(role)
-    return _too_small(role, room.most(suiting), beside_others=False)
+    return _too_small(role, room.most(suiting), _in(suiting, room.groups), beside_others=False)
+
+
+def _in(names: Iterable[str], groups: Groups) -> list[Nodes]:
+    return [one for name in names for one in groups[name]]
 
 
 def _no_node(role: RoleShape) -> Shortfall:
-    return Shortfall(f"no node matches what role {role.name!r} selects or tolerates")
+    numa = f" with NUMA policy {role.numa}" if role.numa else ""
+    return Shortfall(f"no node{numa} matches what role {role.name!r} selects or tolerates")
 
 
 def _inside(
@@ -147,10 +160,10 @@ def _on_one_node(
     tried, shortfall = 0, Shortfall("")
     for name, entries in room.groups.items():
         for one in entries:
-            outcome = _pack(roles, members, room, {name: (Nodes(one.group, one.free, 1),)}, product)
+            outcome = _pack(roles, members, room, {name: (one.some(1),)}, product)
             if isinstance(outcome, Fitted):
-                rest = [Nodes(o.group, o.free, o.count - (o is one)) for o in entries if o.count > (o is one)]
-                after: Groups = {name: [*outcome.after.get(name, (Nodes(one.group, one.free, 1),)), *rest]}
+                rest = [o.some(o.count - (o is one)) for o in entries if o.count > (o is one)]
+                after: Groups = {name: [*outcome.after.get(name, (one.some(1),)), *rest]}
                 return Fitted(outcome.placement, after, outcome.needs)
             tried, shortfall = tried + 1, outcome
     return _in_no_domain(HOST_LEVEL, tried, sum(one.count for one in room.nodes), shortfall)
@@ -193,12 +206,11 @@ def _pack(
             ranking = room.ranking(suiting, role.needs)
         if not suiting:
             return _no_node(role)
-        missing, placed = fill(work, role.needs, wanted, suiting, ranking, role.max_per_node)
+        missing, placed = fill(work, role.needs, wanted, suiting, ranking, role.max_per_node, role.numa)
         if missing:
             if wanted == missing and groups is room.groups and not placement:
-                return _too_small(role, room.most(suiting), beside_others=False)
-            feasible = [one for name in suiting for one in work[name]]
-            return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
+                return _too_small(role, room.most(suiting), _in(suiting, work), beside_others=False)
+            return _shortfall(role, wanted, wanted - missing, _in(suiting, work), beside_others=placement != {})
         for group, count in placed.items():
             placement.setdefault(group, {})[role.name] = count
         for name, amount in role.needs.items():
@@ -227,10 +239,10 @@ def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, b
         apart = "" if role.max_per_node is None else f", with at most {role.max_per_node} on a node"
         return Shortfall(f"room for {placed} of the {size} members of role {role.name!r}{apart}")
     most = {name: max((node.free.get(name, 0) for node in nodes), default=0) for name in role.needs}
-    return _too_small(role, most, beside_others=beside_others)
+    return _too_small(role, most, nodes, beside_others=beside_others)
 
 
-def _too_small(role: RoleShape, most: Resources, *, beside_others: bool) -> Shortfall:
+def _too_small(role: RoleShape, most: Resources, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:
     """No node has room for a single member; ``most`` is what is free on one node at most, of each resource."""
     beside = " beside the other roles" if beside_others else ""
     for name, amount in sorted(role.needs.items()):
@@ -238,11 +250,30 @@ def _too_small(role: RoleShape, most: Resources, *, beside_others: bool) -> Shor
         if best < amount:
             need, has = format_apart(name, amount, max(best, 0))
             return Shortfall(f"needs {need} {name} on one node, the best node has {has}{beside}")
+    if role.numa and any(one.zones and one.takes(role.needs) for one in nodes):
+        return Shortfall(_zones_too_small(role, nodes) + beside)
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
 
 
+def _zones_too_small(role: RoleShape, nodes: list[Nodes]) -> str:
+    """Nodes have room, and their NUMA zones have not."""
+    if role.numa == "singleNode":
+        best: Resources = {}
+        for one in nodes:
+            for zone in one.zones if one.takes(role.needs) else ():
+                for name, there in zip(names_of(one.group), zone, strict=True):
+                    best[name] = max(best.get(name, 0), there)
+        for name, amount in sorted(role.needs.items()):
+            if name in best and best[name] < amount:
+                need, has = format_apart(name, amount, max(best[name], 0))
+                return f"needs {need} {name} in one NUMA zone, the best zone has {has}"
+    return f"no node has the NUMA zones free that a member of role {role.name!r} needs"
+
+
 def allows(role: RoleShape, group: NodeGroup) -> bool:
-    """Whether members of a role may be on nodes of a group, by what they select and tolerate."""
+    """Whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
+    if role.numa and group.numa is not None and group.numa.policy not in _KEEPS[role.numa]:
+        return False
     if any(group.labels.get(key) != value for key, value in role.node_selector):
         return False
     if not all(term.holds(group.labels) for term in role.affinity):
@@ -269,7 +300,9 @@ def size_choices(shape: Shape) -> list[Size]:
         over = missing - sum(whole for whole, _ in shares.values())
         for rank, (name, (whole, _)) in enumerate(sorted(shares.items(), key=lambda item: -item[1][1])):
             least[name] += whole + (rank < over)
-    return [Size(members, needs_of(shape, members)) for members in ([full] if least == full else [full, least])]
+    # An elastic one grows once it runs, where nobody waits for the room.
+    choices = [least] if shape.elastic is not None or least == full else [full, least]
+    return [Size(members, needs_of(shape, members)) for members in choices]
 
 
 def needs_of(shape: Shape, members: dict[str, int]) -> Resources:

@@ -25,10 +25,13 @@ def lay_out(
 ) -> list[Nodes] | None:
     """What nodes of one group are left with under members, which are placed best-fit in this order; None if not all find place.
 
-    The same as ``fill`` for one kind after the other, on tuples of amounts: a group with a hundred kinds of members is worked out
-    anew each time that one of them comes or goes. Members: what one needs, the devices it names, how many there are.
+    None, too, for nodes of which NUMA zones are reported. The same as ``fill`` for one kind after the other, on tuples of amounts: a
+    group with a hundred kinds of members is worked out anew each time that one of them comes or goes. Members: what one needs, the
+    devices it names, how many there are.
     """
     group = entries[0].group
+    if entries[0].zones:
+        return None
     left: dict[Tuple, int] = {}
     for one in entries:
         free = tuple([one.free.get(name, 0) for name in names])

@@ -73,6 +73,8 @@ class Look:
     verdicts: list[Verdict] = field(default_factory=list)
     full: list[int] = field(default_factory=list)
     over: list[Obstacle] = field(default_factory=list)
+    over_on: list[int] = field(default_factory=list)
+    """Clusters with room, on which quota alone is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, size
             look.verdicts.append(verdict)
             if verdict.check is Check.NO_ROOM:
                 look.full.append(cluster.id)
+            elif verdict.check is Check.QUOTA:
+                look.over_on.append(cluster.id)
     return look
 
 

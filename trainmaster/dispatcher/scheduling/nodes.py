@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from trainmaster.dispatcher.scheduling import zones as numa_zones
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.jobs import MOST_MEMBERS
@@ -16,6 +17,12 @@ class Nodes:
     group: NodeGroup
     free: Resources
     count: int
+    zones: numa_zones.Zones = ()
+    """What is free in the NUMA zones of each, where they are reported."""
+
+    def some(self, count: int) -> "Nodes":
+        """So many of them, or of their like."""
+        return Nodes(self.group, self.free, count, self.zones)
 
     def takes(self, needs: Resources) -> bool:
         free = self.free
@@ -46,6 +53,29 @@ class Nodes:
         free = self.free
         return min((free.get(name, 0) // amount for name, amount in needs.items() if amount), default=MOST_MEMBERS)
 
+    def holds_in_zones(self, needs: Resources, most: int, numa: str) -> int:
+        """How many members under a NUMA policy find place on one of them, so many at most."""
+        if not self.zones:
+            return most
+        asked = numa_zones.asks(self.group, needs, numa)
+        return 0 if asked is None else numa_zones.holds(self.zones, asked, most)
+
+    def less(self, needs: Resources, members: int, many: int, numa: str = "") -> "Nodes":
+        """So many of them, each with so many members more."""
+        free = dict(self.free)
+        for name, amount in needs.items():
+            free[name] = free.get(name, 0) - amount * members
+        zones = self.zones
+        if zones:
+            asked = numa_zones.asks(self.group, needs, numa)
+            left = None if asked is None else numa_zones.after(zones, asked, members)
+            if left is None:  # they are there all the same, as their cluster says
+                left = numa_zones.after(zones, numa_zones.asks(self.group, needs, "") or _NOTHING, members)
+            zones = left or zones
+        return Nodes(self.group, free, many, zones)
+
+
+_NOTHING = numa_zones.Asks((), 0)
 
 Groups = dict[str, Sequence[Nodes]]
 """The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""
@@ -58,16 +88,17 @@ def fill(
     suiting: Iterable[str] | None = None,
     ranking: Ranking | None = None,
     max_per_node: int | None = None,
+    numa: str = "",
 ) -> tuple[int, dict[str, int]]:
     """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
 
     ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
     others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them. ``max_per_node``: how
-    many of these members one node takes at most.
+    many of these members one node takes at most. ``numa``: the policy that binds them to zones of their node, where it does.
     """
     placed: dict[str, int] = {}
     usable = groups if suiting is None else suiting
-    if count == 1:
+    if count == 1 and not numa:
         best = _tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
         if best is None:
             return 1, placed
@@ -77,9 +108,13 @@ def fill(
         each = min(one.holds(needs), count)
         if max_per_node is not None:
             each = min(each, max_per_node)
+        if numa:
+            each = one.holds_in_zones(needs, each, numa)
+            if not each:
+                continue
         whole = min(one.count, count // each)
         rest = min(count - whole * each, each) if whole < one.count else 0
-        split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),))
+        split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),), numa)
         name = one.group.name
         placed[name] = placed.get(name, 0) + whole * each + rest
         count -= whole * each + rest
@@ -122,24 +157,21 @@ def _rank(item: tuple[tuple[int, int, int, int], int, Nodes]) -> tuple[tuple[int
     return item[0], item[1]
 
 
-def split(groups: Groups, one: Nodes, needs: Resources, parts: Iterable[tuple[int, int]]) -> None:
+def split(groups: Groups, one: Nodes, needs: Resources, parts: Iterable[tuple[int, int]], numa: str = "") -> None:
     """Let some of the nodes of an entry take members: pairs of how many nodes, and how many members each of them takes."""
     entries = [other for other in groups[one.group.name] if other is not one]
     left = one.count
     for many, members in parts:
-        free = dict(one.free)
-        for name, amount in needs.items():
-            free[name] = free.get(name, 0) - amount * members
-        _join(entries, Nodes(one.group, free, many))
+        _join(entries, one.less(needs, members, many, numa))
         left -= many
     if left:
-        _join(entries, Nodes(one.group, one.free, left))
+        _join(entries, one.some(left))
     groups[one.group.name] = entries
 
 
 def _join(entries: list[Nodes], entry: Nodes) -> None:
     for index, other in enumerate(entries):
-        if other.free == entry.free:
-            entries[index] = Nodes(other.group, other.free, other.count + entry.count)
+        if other.free == entry.free and other.zones == entry.zones:
+            entries[index] = other.some(other.count + entry.count)
             return
     entries.append(entry)

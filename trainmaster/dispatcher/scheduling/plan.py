@@ -1,12 +1,12 @@
 """What a cycle decides."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.fit import Product
-from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, WaitingJob, freeze_placement
+from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, Sizes, WaitingJob, freeze_placement
 from trainmaster.protocol.reasons import Reason
 
 
@@ -17,6 +17,18 @@ class Eviction(NamedTuple):
     attempt: int
     cluster_id: int
     why: str
+    sizes: dict[str, int] | None = None
+    """Of an elastic run that only gives members back: what it keeps, by role."""
+
+
+class Growth(NamedTuple):
+    """An elastic run that gets more members: how many of each role it has then, and where all of them are thought to be."""
+
+    job_id: int
+    attempt: int
+    cluster_id: int
+    sizes: dict[str, int]
+    placement: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,26 @@ def runs_of(starts: Iterable[Start], at: float) -> Iterator[LiveRun]:
         yield run
 
 
+def shrinking(run: LiveRun, sizes: Mapping[str, int], at: float) -> LiveRun:
+    """An elastic run whose members beyond these sizes were told to leave at ``at``."""
+    return replace(run, leaving=members_leaving(dict(run.sizes), sizes), resized_at=at)
+
+
+def members_leaving(holding: Mapping[str, int] | None, sizes: Mapping[str, int]) -> Sizes:
+    """By role: the members of a run that are to leave and have not."""
+    if holding is None:
+        return ()
+    return tuple(
+        sorted((role, many - sizes.get(role, 0)) for role, many in holding.items() if many > sizes.get(role, 0))
+    )
+
+
+def grown(run: LiveRun, growth: Growth, at: float) -> LiveRun:
+    """An elastic run that was given more members at ``at``."""
+    sizes, placement = tuple(sorted(growth.sizes.items())), freeze_placement(growth.placement)
+    return replace(run, sizes=sizes, placement=placement, resized_at=at)
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A job that no eligible cluster could place: it waits for a person."""
@@ -80,6 +112,7 @@ class Plan:
     """Whether the plan was full before every class was looked at; those that were not have no reason in it."""
     stops: list[Eviction] = field(default_factory=list)
     """Runs that end though nothing starts in their place yet: a job for which they free quota starts once they have gone."""
+    grows: list[Growth] = field(default_factory=list)
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
@@ -90,10 +123,17 @@ class Plan:
         return [*(start.job for start in self.starts), *(hold.job for hold in self.holds)]
 
     @property
+    def changes_anything(self) -> bool:
+        return bool(self.starts or self.holds or self.stops or self.grows)
+
+    @property
     def sentence(self) -> str:
         """The cycle in one line, for the log."""
         held = f", {len(self.holds)} held as unplaceable" if self.holds else ""
-        evicted = len(self.stops) + sum(len(start.evicts) for start in self.starts)
+        leaving = [*self.stops, *(one for start in self.starts for one in start.evicts)]
+        evicted = sum(one.sizes is None for one in leaving)
         held += f", {evicted} runs end for them" if evicted else ""
+        held += f", {len(leaving) - evicted} runs shrink" if len(leaving) > evicted else ""
+        held += f", {len(self.grows)} runs grow" if self.grows else ""
         rest = "and others were not looked at" if self.is_cut else f"{len(self.reasons)} classes of jobs wait"
         return f"{len(self.starts)} jobs start{held}, {rest}"

@@ -6,20 +6,32 @@ A run may be ended
 * for a job of another queue, if after the exchange the taker's queue and its ancestors below the common one use at most what is
   guaranteed to them, and the victim's still use at least what is guaranteed to theirs.
 
+What an elastic run has beyond its least size goes first, for whoever waits: it was given because nobody did. It is not taken for
+another queue where the own one would fall below its guarantee by it.
+
 Age, job priority and shares order jobs; they never justify an eviction. Since a class is strictly higher and a guarantee is only ever
 filled up, no eviction comes back around.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
+from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_label, product_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out
 from trainmaster.dispatcher.scheduling.trial import Cleared, Trial, Victim
-from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, LoadKey, Queue, View, load_of
+from trainmaster.dispatcher.scheduling.view import (
+    ClassKey,
+    LiveRun,
+    LoadKey,
+    Queue,
+    View,
+    load_of,
+    members_of,
+    surplus_of,
+)
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
 
@@ -38,6 +50,8 @@ class Exchange(NamedTuple):
     at_once: bool
     """Whether the taker is sent there already. Where it is quota that is freed, it waits until the victims have gone: no limit is
     exceeded even for a moment."""
+    product: Product | None
+    """The product of a device that the gang is narrowed to, where quota depends on it."""
 
 
 _LEAST = -(10**9)
@@ -45,12 +59,17 @@ _LEAST = -(10**9)
 
 
 class Guess(NamedTuple):
-    """What an exchange might cost: the highest class that gives way, how many runs, their work, and on which cluster."""
+    """What an exchange might cost: the highest class that gives way, how many runs, their work; on which cluster, narrowed to what."""
 
     value: int
     runs: int
     work: float
     cluster_id: int
+    product: Product | None
+
+
+def _by_cost(guess: Guess) -> tuple[int, int, float, int, str]:
+    return guess.value, guess.runs, guess.work, guess.cluster_id, guess.product.name if guess.product else ""
 
 
 @dataclass(slots=True)
@@ -60,12 +79,15 @@ class Evictions:
     view: View
     ledger: Ledger
     now: float
+    _surplus_left: bool | None = None
+    shrunk: set[int] = field(default_factory=set)
+    """Jobs whose elastic runs give members back by decisions of this cycle."""
     extra: dict[int, dict[LoadKey, int]] = field(default_factory=dict)
     """By cluster: what this cycle has started there."""
     gone: dict[int, set[int]] = field(default_factory=dict)
     """By cluster: the jobs whose runs end, by decisions of this cycle and of earlier ones."""
     _cleared: dict[int, Cleared] = field(default_factory=dict)
-    _guesses: dict[int, dict[tuple[ClassKey, bool], Guess | None]] = field(default_factory=dict)
+    _guesses: dict[int, dict[tuple[ClassKey, bool, Product | None], Guess | None]] = field(default_factory=dict)
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
     _by_queue: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
     _leaving: dict[int, Amounts] | None = None
@@ -84,7 +106,7 @@ class Evictions:
 
     def may_help(self, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
-        if self._has_lower(key, queue):
+        if self._has_lower(key, queue) or self._any_surplus():
             return True
         if not self._may_be_owed(queue, size):
             return False
@@ -100,6 +122,8 @@ class Evictions:
 
     def is_helpless(self, key: ClassKey, queue: Queue, size: Size) -> bool:
         """Whether no run can be ended for a class that lacks room: what ``may_help`` says, remembered by queue as far as possible."""
+        if self._any_surplus():
+            return False
         lower = self._lower.get((queue.id, key.class_id))
         if lower is None:
             lower = self._lower[queue.id, key.class_id] = self._has_lower(key, queue)
@@ -113,6 +137,23 @@ class Evictions:
             if line in charge:
                 return True
         return not self.may_help(key, queue, size, for_quota=False)
+
+    def _any_surplus(self) -> bool:
+        """Whether any elastic run has members that could leave."""
+        if self._surplus_left is None:
+            self._surplus_left = any(self._has_surplus_on(cluster_id) for cluster_id in self.view.elastic_on)
+        return self._surplus_left
+
+    def _has_surplus_on(self, cluster_id: int) -> bool:
+        return next(self._with_surplus(cluster_id), None) is not None
+
+    def _with_surplus(self, cluster_id: int) -> Iterator[tuple[LiveRun, dict[str, int]]]:
+        """The elastic runs of a cluster with members that could leave, and how many by role."""
+        for job_id in sorted(self.view.elastic_on.get(cluster_id, ())):
+            run = self.view.runs[job_id]
+            spare = surplus_of(run, self.view.shapes[run.shape_id])
+            if spare and job_id not in self.shrunk and run.queue_id in self.view.queues:
+                yield run, spare
 
     def _spent_lines(self, queue: Queue) -> list[Line]:
         """Lines on which the queue has used up what is guaranteed to it, if anything is; what starts only makes them more."""
@@ -172,12 +213,18 @@ class Evictions:
         try:
             # What is leaving already may be all that it takes.
             is_owed = self._may_be_owed(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
-            helpful = [one for one in clusters if is_owed or self._has_lower_on(one, key, queue)]
-            guesses = (self._guess(one, key, queue, sizes[-1], for_quota=for_quota) for one in helpful)
-            for guess in sorted(guess for guess in guesses if guess is not None):
+            helpful = [
+                one for one in clusters if is_owed or self._has_lower_on(one, key, queue) or self._has_surplus_on(one)
+            ]
+            guesses = (
+                self._guess(one, key, queue, sizes[-1], product, for_quota=for_quota)
+                for one in helpful
+                for product in self._products(one, queue, sizes[-1])
+            )
+            for guess in sorted((guess for guess in guesses if guess is not None), key=_by_cost):
                 if best is not None and self._cost(best)[:2] <= guess[:2]:
                     break
-                exchange = self._on(guess.cluster_id, key, queue, sizes[-1], for_quota=for_quota)
+                exchange = self._on(guess, key, queue, sizes[-1], for_quota=for_quota)
                 if exchange is None:
                     continue
                 if not exchange.victims:
@@ -209,38 +256,57 @@ class Evictions:
                 for run in runs.values():
                     if run.is_stopping:
                         self._leave(run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+            for run in self._shrinking():
+                self._leave(run.queue_id, self._charge_of(run, members_of(run, dict(run.leaving))), runs=0)
         return self._leaving
 
-    def _leave(self, queue_id: int, charge: Amounts) -> None:
+    def _shrinking(self) -> Iterator[LiveRun]:
+        """Elastic runs whose members leave by decisions of earlier cycles."""
+        for job_ids in self.view.elastic_on.values():
+            for job_id in job_ids:
+                run = self.view.runs[job_id]
+                if run.leaving and not run.is_stopping:
+                    yield run
+
+    def _charge_of(self, run: LiveRun, members: Iterable[tuple[LoadKey, int]]) -> Amounts:
+        """What members of a run are charged."""
+        places = ((key.group, key.role, count) for key, count in members)
+        return self.view.lines.charge(self.view.places_at(run.cluster_id, run.shape_id, places))
+
+    def _leave(self, queue_id: int, charge: Amounts, runs: int = 1) -> None:
         if self._leaving is not None:
             total = self._leaving.setdefault(queue_id, {})
             for line, amount in charge.items():
                 total[line] = total.get(line, 0) + amount
-            self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + 1
+            self._leaving_runs[queue_id] = self._leaving_runs.get(queue_id, 0) + runs
             self._above = None
             self._spent.clear()
 
     def take(self, exchange: Exchange) -> None:
         """The exchange is decided: its victims are leaving."""
         self._leaving_of()
+        self._surplus_left = None
         gone = self._gone(exchange.cluster_id)
         self._guesses.pop(exchange.cluster_id, None)
-        leaving = {victim.run.job_id for victim in exchange.victims}
+        leaving = {victim.run.job_id for victim in exchange.victims if victim.keeps is None}
         self._candidates[exchange.cluster_id] = [
             run for run in self._ranked(exchange.cluster_id) if run.job_id not in leaving
         ]
         self._by_queue.pop(exchange.cluster_id, None)
         for victim in exchange.victims:
-            gone.add(victim.run.job_id)
+            if victim.keeps is None:
+                gone.add(victim.run.job_id)
+            else:
+                self.shrunk.add(victim.run.job_id)
             if exchange.cluster_id in self._cleared:
                 self._cleared[exchange.cluster_id].move(victim.members, -1)
-            self._leave(victim.run.queue_id, victim.charge)
+            self._leave(victim.run.queue_id, victim.charge, runs=int(victim.keeps is None))
 
     def leave(self, run: LiveRun) -> None:
         """A run ends for nobody's sake; what it holds counts as leaving."""
         self._leaving_of()
         self._gone(run.cluster_id).add(run.job_id)
-        self._leave(run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+        self._leave(run.queue_id, self._rest_of(run, None, by_class=False).charge)
 
     def room(self, cluster_id: int) -> Room:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
@@ -250,13 +316,29 @@ class Evictions:
 
     # One cluster
 
-    def _trial(self, cluster_id: int, key: ClassKey, size: Size) -> Trial:
+    def _products(self, cluster_id: int, queue: Queue, size: Size) -> list[Product | None]:
+        """The products of a device that the gang may be narrowed to, where a quota depends on it and the cluster has several."""
+        device, cluster = self._device(queue, size), self.view.clusters[cluster_id]
+        if not device or cluster.report is None:
+            return [None]
+        names = {product_of(group): product_label(group) for group in cluster.report.groups if group.free.get(device)}
+        return [Product(device, name, names[name]) for name in sorted(names)] if len(names) > 1 else [None]
+
+    def _device(self, queue: Queue, size: Size) -> str:
+        """The device of the gang on whose product it depends what the gang is charged and who has a right to it; empty without one."""
+        if not self.view.lines.any_narrowed:
+            return ""
+        lines = [line for above in self.view.ancestry(queue.id) for line in above.quotas]
+        lines += sorted(self.ledger.tree.guaranteed)
+        return next((line.resource for line in lines if line.product and size.needs.get(line.resource)), "")
+
+    def _trial(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> Trial:
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
             cleared = self._cleared[cluster_id] = Cleared(self.view, cluster_id, self._load(cluster_id))
-        return Trial(cleared, self.ledger, key, size, self._need(cluster_id, size))
+        return Trial(cleared, self.ledger, key, size, self._need(cluster_id, size, product), product)
 
-    def _need(self, cluster_id: int, size: Size) -> Amounts:
+    def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:
         if not self.view.lines.any_narrowed:
             return size.charge
         cluster = self.view.clusters[cluster_id]
@@ -264,19 +346,25 @@ class Evictions:
         out: Amounts = {}
         for name, amount in size.needs.items():
             products = {product_of(group) for group in groups if group.free.get(name)} if "/" in name else {""}
+            if product is not None and name == product.resource:
+                products = {product.name}
             if amount:
                 out[Line(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
         return self.view.lines.charge(out)
 
-    def _guess(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> "Guess | None":
+    def _guess(
+        self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None, *, for_quota: bool
+    ) -> "Guess | None":
         """What an exchange on a cluster would cost if nodes did not matter, to look at the cheapest first; None if none helps."""
         known = self._guesses.setdefault(cluster_id, {})
-        if (key, for_quota) not in known:
-            known[key, for_quota] = self._guess_anew(cluster_id, key, queue, size)
-        return known[key, for_quota]
+        if (key, for_quota, product) not in known:
+            known[key, for_quota, product] = self._guess_anew(cluster_id, key, queue, size, product)
+        return known[key, for_quota, product]
 
-    def _guess_anew(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size) -> "Guess | None":
-        trial = self._trial(cluster_id, key, size)
+    def _guess_anew(
+        self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None
+    ) -> "Guess | None":
+        trial = self._trial(cluster_id, key, size, product)
         taken: list[Victim] = []
         try:
             victims = self._victims(cluster_id, key, queue, trial.need)
@@ -288,16 +376,15 @@ class Evictions:
                     break  # nodes that are laid out anew may have room where those as they stood seem not to
                 taken.append(victim)
                 trial.let_go(victim)
-            values = (self.view.classes[victim.run.class_id].value for victim in taken)
-            work = sum(self._work(victim.run) for victim in taken)
-            return Guess(max(values, default=_LEAST), len(taken), work, cluster_id)
+            return Guess(*self._price(taken), cluster_id, product)
         finally:
             for victim in taken:
                 trial.put_back(victim)
 
-    def _on(self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> Exchange | None:
-        """The exchange on one cluster; without victims if the gang fits once what is stopping has gone."""
-        trial = self._trial(cluster_id, key, size)
+    def _on(self, guess: Guess, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> Exchange | None:
+        """The exchange on the cluster of a guess; without victims if the gang fits once what is stopping has gone."""
+        cluster_id, product = guess.cluster_id, guess.product
+        trial = self._trial(cluster_id, key, size, product)
         victims = self._victims(cluster_id, key, queue, trial.need)
         taken: list[Victim] = []
         try:
@@ -319,7 +406,7 @@ class Evictions:
             charge = trial.charge_of(fitted)
             if self.ledger.obstacle(queue.id, charge) is not None:
                 return None
-            return Exchange(cluster_id, tuple(taken), size, fitted, charge, not for_quota)
+            return Exchange(cluster_id, tuple(taken), size, fitted, charge, not for_quota, product)
         finally:
             for victim in taken:
                 trial.put_back(victim)
@@ -328,7 +415,7 @@ class Evictions:
         """Take from the list those that were not needed. Fewer victims never make an exchange unjust."""
         elsewhere = [one for one in taken if not any(key.group in fitted.placement for key, _ in one.members)]
         there = [one for one in taken if any(key.group in fitted.placement for key, _ in one.members)]
-        spared: set[int] = set()
+        spared: set[tuple[int, bool]] = set()
         for some in ([elsewhere] if elsewhere else []) + [[one] for one in reversed(there)]:
             for victim in some:
                 trial.put_back(victim)
@@ -338,8 +425,8 @@ class Evictions:
                     trial.let_go(victim)
             else:
                 fitted = again
-                spared.update(victim.run.job_id for victim in some)
-        taken[:] = [victim for victim in taken if victim.run.job_id not in spared]
+                spared.update(victim.key for victim in some)
+        taken[:] = [victim for victim in taken if victim.key not in spared]
         return fitted
 
     def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
@@ -350,21 +437,55 @@ class Evictions:
         taker = view.ancestry(queue.id)
         too_much = {one.id for one in taker if not ledger.within_guarantee(one, need)} if may_reclaim else set()
         gone = self._gone(cluster_id)
+        given: dict[int, Victim] = {}
+        for victim in self._surplus(cluster_id, queue):
+            given[victim.run.job_id] = victim
+            yield victim
         for run in self._ranked(cluster_id) if may_reclaim else self._ranked_of(cluster_id, queue.id):
             owner, of = view.queues.get(run.queue_id), view.classes.get(run.class_id)
-            if run.job_id in gone or owner is None or of is None or not of.preemptible:
+            if run.job_id in gone or run.job_id in self.shrunk or owner is None or of is None or not of.preemptible:
                 continue
             if owner.id == queue.id:
                 if of.value < value and owner.preemption is not Preemption.NEVER:
-                    yield Victim(run, True, view.lines.charge(view.places_of(run)), tuple(load_of(run)))
+                    yield self._rest_of(run, given.get(run.job_id), by_class=True)
             elif owner.preemption is Preemption.ANY_BORROWER:
                 giver = view.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
-                charge = view.lines.charge(view.places_of(run))
+                victim = self._rest_of(run, given.get(run.job_id), by_class=False)
                 if too_much <= common and all(
-                    ledger.keeps_guarantee(one, charge) for one in giver if one.id not in common
+                    ledger.keeps_guarantee(one, victim.charge) for one in giver if one.id not in common
                 ):
-                    yield Victim(run, False, charge, tuple(load_of(run)))
+                    yield victim
+
+    def _surplus(self, cluster_id: int, queue: Queue) -> Iterator[Victim]:
+        """What elastic runs have beyond their least sizes, of the run with the most of it first."""
+        view, ledger = self.view, self.ledger
+        taker = view.ancestry(queue.id)
+        gone = self._gone(cluster_id)
+        runs = sorted(self._with_surplus(cluster_id), key=lambda found: (-sum(found[1].values()), found[0].job_id))
+        for run, spare in runs:
+            if run.job_id in gone:
+                continue
+            members = members_of(run, spare)
+            charge = self._charge_of(run, members)
+            common = {one.id for one in taker}
+            if run.queue_id == queue.id or all(
+                ledger.keeps_guarantee(one, charge) for one in view.ancestry(run.queue_id) if one.id not in common
+            ):
+                leaving = dict(run.leaving)
+                keeps = {role: size - leaving.get(role, 0) - spare.get(role, 0) for role, size in run.sizes}
+                yield Victim(run, False, charge, members, keeps)
+
+    def _rest_of(self, run: LiveRun, given: Victim | None, *, by_class: bool) -> Victim:
+        """A run that ends as a whole; without the members that are leaving already or that it has given back in thought."""
+        view = self.view
+        if given is None and not run.leaving:
+            return Victim(run, by_class, view.lines.charge(view.places_of(run)), tuple(load_of(run)))
+        left = dict(load_of(run))
+        for key, count in (*members_of(run, dict(run.leaving)), *(given.members if given is not None else ())):
+            left[key] -= count
+        members = tuple((key, count) for key, count in left.items() if count > 0)
+        return Victim(run, by_class, self._charge_of(run, members), members)
 
     def _ranked_of(self, cluster_id: int, queue_id: int) -> list[LiveRun]:
         """The runs of one queue among those of a cluster that may be ended."""
@@ -408,9 +529,13 @@ class Evictions:
         return sum(count for _, count in run.sizes) * max(0.0, self.now - run.began_at)
 
     def _cost(self, exchange: Exchange) -> tuple[float, ...]:
-        values = [self.view.classes[victim.run.class_id].value for victim in exchange.victims]
-        work = sum(self._work(victim.run) for victim in exchange.victims)
-        return max(values), len(exchange.victims), work, exchange.cluster_id
+        return *self._price(exchange.victims), exchange.cluster_id
+
+    def _price(self, victims: Iterable[Victim]) -> tuple[int, int, float]:
+        """The highest class that gives way, how many runs end, and their work. Members that an elastic run gives back cost nothing."""
+        ended = [victim.run for victim in victims if victim.keeps is None]
+        values = (self.view.classes[run.class_id].value for run in ended)
+        return max(values, default=_LEAST), len(ended), sum(map(self._work, ended))
 
     def _gone(self, cluster_id: int) -> set[int]:
         if cluster_id not in self.gone:
@@ -425,4 +550,8 @@ class Evictions:
         runs = self.view.runs_on.get(cluster_id, {})
         for job_id in self._gone(cluster_id):
             add_members(load, load_of(runs[job_id]), -1)
+        for job_id in self.view.elastic_on.get(cluster_id, ()):
+            run = runs[job_id]
+            if run.leaving and job_id not in self._gone(cluster_id):
+                add_members(load, members_of(run, dict(run.leaving)), -1)
         return load

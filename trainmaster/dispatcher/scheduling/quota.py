@@ -165,15 +165,18 @@ class Ledger:
 
     # Limits
 
-    def obstacle(self, queue_id: int, charge: Mapping[Line, int]) -> Obstacle | None:
-        """What a start with this charge would break now, the nearest queue first; None when nothing."""
+    def obstacle(self, queue_id: int, charge: Mapping[Line, int], runs: int = 1) -> Obstacle | None:
+        """What a start with this charge would break now, the nearest queue first; None when nothing.
+
+        ``runs``: 0 where a run grows that is counted already.
+        """
         for queue, limits in self.tree.limits(queue_id):
             account = self.account(queue.id)
             for line, quota, most in limits:
                 need = charge.get(line, 0)
                 if need and account.used.get(line, 0) + need > most:
                     return self._over(queue, line, quota, account.used.get(line, 0), need)
-            if queue.max_running is not None and account.running >= queue.max_running:
+            if runs and queue.max_running is not None and account.running >= queue.max_running:
                 text = f"queue {queue.path} runs {account.running} of at most {queue.max_running} jobs"
                 return Obstacle(Token.QUEUE_LIMIT, queue, text)
         return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None

@@ -16,6 +16,7 @@ from trainmaster.dispatcher.scheduling.layout import MemberKind, lay_out
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill, split
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.view import LoadKey, View
+from trainmaster.dispatcher.scheduling.zones import zones_of
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
 
@@ -80,7 +81,13 @@ class Room:
     @classmethod
     def empty(cls, report: CapacityReport) -> "Room":
         """The cluster without any run of ours."""
-        room = cls({group.name: (Nodes(group, group.free, group.count),) for group in report.groups if group.count})
+        room = cls(
+            {
+                group.name: (Nodes(group, group.free, group.count, zones_of(group)),)
+                for group in report.groups
+                if group.count
+            }
+        )
         names = {name for group in report.groups for name in group.free}
         room.names = tuple(sorted(names, key=lambda name: ("/" in name, name != "cpu", name != "memory", name)))
         return room
@@ -99,16 +106,18 @@ class Room:
         """A room that may be changed without this one."""
         return Room(dict(self.groups), self.suiting)
 
-    def subtract(self, group: str, needs: Resources, count: int, max_per_node: int | None = None) -> None:
+    def subtract(
+        self, group: str, needs: Resources, count: int, max_per_node: int | None = None, numa: str = ""
+    ) -> None:
         """Take away members of live runs, wherever in their group they are laid out; with no such group, anywhere.
 
-        ``max_per_node``: how many of them one node has at most, as far as that can be.
+        ``max_per_node`` and ``numa``: how many of them one node has at most, and what binds them to its zones, as far as that can be.
 
         A free amount below zero means that the cluster has shrunk under its runs; nothing new fits there until it is made up.
         """
         suiting = (group,) if group in self.groups else tuple(self.groups)
-        missing, _ = fill(self.groups, needs, count, suiting, max_per_node=max_per_node)
-        if missing and max_per_node is not None:
+        missing, _ = fill(self.groups, needs, count, suiting, max_per_node=max_per_node, numa=numa)
+        if missing and (max_per_node is not None or numa):
             missing, _ = fill(self.groups, needs, missing, suiting)
         if missing and suiting:
             self._take_in_pieces(needs, missing, suiting)
@@ -172,7 +181,8 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
     for _, key in _ordered(view, strays, empty):
-        room.subtract(key.group, needs_of_load(view, key), strays[key], _most_on_a_node(view, key, strays[key]))
+        most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
+        room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
     return room
 
 
@@ -212,7 +222,8 @@ def _under(
         return laid
     room = Room({name: entries})
     for _, key in ordered:
-        room.subtract(name, needs_of_load(view, key), members[key], _most_on_a_node(view, key, members[key]))
+        most, numa = _most_on_a_node(view, key, members[key]), _numa_of_load(view, key)
+        room.subtract(name, needs_of_load(view, key), members[key], most, numa)
     return room.groups[name]
 
 
@@ -254,6 +265,11 @@ def _most_on_a_node(view: View, key: LoadKey, count: int) -> int | None:
         if role.name == key.role and role.max_per_node is not None:
             return role.max_per_node * -(-count // role.replicas)
     return None
+
+
+def _numa_of_load(view: View, key: LoadKey) -> str:
+    """What binds these members to zones of their nodes."""
+    return next((role.numa for role in view.shapes[key.shape_id].roles if role.name == key.role), "")
 
 
 def needs_of_load(view: View, key: LoadKey) -> Resources:

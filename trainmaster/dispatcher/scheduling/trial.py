@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit
+from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size, fit
 from trainmaster.dispatcher.scheduling.lines import Amounts
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes
 from trainmaster.dispatcher.scheduling.quota import Ledger
@@ -21,12 +21,19 @@ from trainmaster.protocol.quantities import Resources
 
 
 class Victim(NamedTuple):
-    """A run to be ended, and by which of the two rules."""
+    """A run to be ended, and by which of the two rules; or members of an elastic run that are to leave."""
 
     run: LiveRun
     by_class: bool
     charge: Amounts
     members: tuple[tuple[LoadKey, int], ...]
+    keeps: dict[str, int] | None = None
+    """Of an elastic run that only gives members back: how many of each role stay."""
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        """Tells it from others: a run may give members back, and end as well."""
+        return self.run.job_id, self.keeps is None
 
 
 _UNKNOWN: Collection[str] = ()
@@ -106,7 +113,9 @@ class Trial:
     key: ClassKey
     size: Size
     need: Amounts
-    """On every line, as far as it is known before the gang is placed: by product where the cluster has only one."""
+    """On every line, as far as it is known before the gang is placed: by product where it is narrowed, or the cluster has only one."""
+    product: Product | None = None
+    """The only product of a device that the gang is to be given."""
     load: dict[str, dict[LoadKey, int]] = field(init=False)
     _free: Resources = field(init=False)
     _freed: dict[str, Resources] = field(default_factory=dict)
@@ -150,7 +159,7 @@ class Trial:
         """How the gang fits, within quota."""
         if not self.has_total() or self.ledger.obstacle(queue.id, self.need) is not None:
             return None
-        outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room())
+        outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room(), self.product)
         return outcome if isinstance(outcome, Fitted) else None
 
     def may_have_helped(self, victim: Victim) -> bool:
@@ -187,7 +196,7 @@ class Trial:
         self._move(victim, 1)
 
     def _move(self, victim: Victim, sign: int) -> None:
-        self.ledger.add(victim.run.queue_id, victim.charge, sign=sign)
+        self.ledger.add(victim.run.queue_id, victim.charge, running=int(victim.keeps is None), sign=sign)
         add_members(self.load, victim.members, sign)
         for key, count in victim.members:
             freed = self._freed.setdefault(key.group, {})

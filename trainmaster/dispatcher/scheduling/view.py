@@ -4,7 +4,7 @@ Putting the same row again changes nothing, so rows may come twice and in any or
 that absorbed changes equals a view rebuilt from the store; a test holds the two together.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
@@ -141,6 +141,10 @@ class LiveRun:
     attempt: int = 1
     is_stopping: bool = False
     """It was told to stop, for whatever reason; what it holds is about to be given back."""
+    leaving: tuple[tuple[str, int], ...] = ()
+    """By role: members that were told to leave and are still counted in ``sizes``."""
+    resized_at: float = 0.0
+    """When its sizes last changed, or were last asked to; 0 if never."""
 
 
 class LoadKey(NamedTuple):
@@ -166,6 +170,27 @@ def load_of(run: LiveRun) -> list[tuple[LoadKey, int]]:
 
 
 Sizes = tuple[tuple[str, int], ...]
+
+
+def surplus_of(run: LiveRun, shape: Shape) -> dict[str, int]:
+    """By role: how many members of an elastic run could leave, beside those that do already."""
+    if shape.elastic is None or run.is_stopping:
+        return {}
+    least, leaving = {role.name: role.least for role in shape.roles}, dict(run.leaving)
+    spare = {role: size - leaving.get(role, 0) - least.get(role, size) for role, size in run.sizes}
+    return {role: count for role, count in spare.items() if count > 0}
+
+
+def members_of(run: LiveRun, counts: Mapping[str, int]) -> tuple[tuple[LoadKey, int], ...]:
+    """So many members of a run by role, as they would leave: which groups they are in is guessed, the last ones first."""
+    missing = dict(counts)
+    out = []
+    for key, count in sorted(load_of(run), reverse=True):
+        taken = min(count, missing.get(key.role, 0))
+        if taken:
+            missing[key.role] -= taken
+            out.append((key, taken))
+    return tuple(out)
 
 
 def freeze_placement(placement: dict[str, dict[str, int]]) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
@@ -206,6 +231,8 @@ class View:
         """By cluster and node group: what its nodes are left with under that load, as far as it was asked since it changed."""
         self.runs_on: dict[int, dict[int, LiveRun]] = {}
         """By cluster, then by job."""
+        self.elastic_on: dict[int, set[int]] = {}
+        """By cluster: the jobs of elastic runs there."""
         self.used: dict[int, Amounts] = {}
         """By queue: what its own live runs take, by place."""
         self.running: dict[int, int] = {}
@@ -339,6 +366,7 @@ class View:
         self.drop_job(run.job_id)
         self.runs[run.job_id] = run
         self.runs_on.setdefault(run.cluster_id, {})[run.job_id] = run
+        self._note_elastic((run,))
         self._count(run, 1)
 
     def put_runs(self, runs: Iterable[LiveRun]) -> None:
@@ -351,7 +379,13 @@ class View:
                 continue
             self.runs |= {run.job_id: run for run in row}
             self.runs_on.setdefault(row[0].cluster_id, {}).update({run.job_id: run for run in row})
+            self._note_elastic(row)
             self._count(row[0], len(row))
+
+    def _note_elastic(self, alike: Sequence[LiveRun]) -> None:
+        shape = self.shapes.get(alike[0].shape_id)
+        if shape is not None and shape.elastic is not None:
+            self.elastic_on.setdefault(alike[0].cluster_id, set()).update(run.job_id for run in alike)
 
     def _drop_row(self, job_ids: list[int]) -> bool:
         """Drop waiting jobs if they are the first ones of one class, in their order; whether they were."""
@@ -390,6 +424,11 @@ class View:
         run = self.runs.pop(job_id, None)
         if run is not None:
             del self.runs_on[run.cluster_id][job_id]
+            elastic = self.elastic_on.get(run.cluster_id)
+            if elastic is not None:
+                elastic.discard(job_id)
+                if not elastic:
+                    del self.elastic_on[run.cluster_id]
             self._count(run, -1)
 
     def _set_head(self, key: ClassKey) -> None:

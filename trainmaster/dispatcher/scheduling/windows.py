@@ -157,7 +157,7 @@ def _without(room: Room, one: AdvanceReservation) -> Room:
     return Room(
         {
             name: tuple(
-                Nodes(entry.group, entry.free, entry.count - taken.get(id(entry), 0))
+                entry.some(entry.count - taken.get(id(entry), 0))
                 for entry in entries
                 if entry.count > taken.get(id(entry), 0)
             )

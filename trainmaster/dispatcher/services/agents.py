@@ -62,6 +62,8 @@ class _Findings:
     unknown: list[str] = field(default_factory=list)
     transitions: list[job_store.Transition] = field(default_factory=list)
     changes: list[runs.RunChange] = field(default_factory=list)
+    sizes: dict[RunRef, dict[str, int]] = field(default_factory=dict)
+    """Of runs whose resize is over."""
     cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
 
@@ -151,6 +153,8 @@ async def _take_reports(
         return
     jobs = await job_store.lock(tx, [ref.job_key for ref in by_ref])
     records = await runs.lock(tx, by_ref)
+    resized = [ref for ref, report in by_ref.items() if report.sizes is not None]
+    sizes = await runs.resized(tx, resized) if resized else {}
     failed = [
         jobs[ref.job_key].spec_id
         for ref, report in by_ref.items()
@@ -167,7 +171,26 @@ async def _take_reports(
             found.unknown.append(report.run)
             continue
         job = jobs[ref.job_key]
-        _take_report(found, record, report, job, policies.get(job.spec_id, Retries()), now, stores)
+        settles = _settles(found, record, report, sizes.get(ref))
+        policy = policies.get(job.spec_id, Retries())
+        _take_report(found, record, report, job, policy, now, stores, settles=settles)
+
+
+def _settles(
+    found: _Findings, record: runs.RunRecord, report: RunReport, known: tuple[dict[str, int], bool] | None
+) -> bool:
+    """Whether a report ends a resize: members that were to leave have gone, or there was no room for more. Notes the sizes then."""
+    if known is None or report.sizes is None or report.generation != record.run.generation:
+        return False
+    wanted, is_shrinking = known
+    there: Counter[str] = Counter()
+    for roles in (report.placement or {}).values():
+        there.update(roles)
+    kept = {role: max(1, min(size, report.sizes.get(role, size))) for role, size in wanted.items()}
+    if kept == wanted and not (is_shrinking and all(there[role] <= size for role, size in wanted.items())):
+        return False
+    found.sizes[record.ref] = kept
+    return True
 
 
 def _take_report(
@@ -178,7 +201,10 @@ def _take_report(
     policy: Retries,
     now: float,
     stores: Stores,
+    *,
+    settles: bool = False,
 ) -> None:
+    """``settles``: it ends a resize, of which the scheduler has to learn."""
     outcome = run_machine.apply(record.run, run_machine.Report(report.state, report.generation, report.seq))
     found.verdicts[outcome.verdict] += 1
     if outcome.verdict is Verdict.ILLEGAL:
@@ -193,19 +219,31 @@ def _take_report(
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )
-        moved = report.placement if report.placement != record.placement else None
+        # What an agent says before it has heard of a resize is of no use.
+        is_of_now = report.generation >= record.run.generation
+        moved = report.placement if is_of_now and report.placement != record.placement else None
         found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=moved))
-        if moved is not None and outcome.verdict is not Verdict.APPLIED and not outcome.run.state.is_terminal:
+        tells = moved is not None or settles
+        if tells and outcome.verdict is not Verdict.APPLIED and not outcome.run.state.is_terminal:
             # No transition of the run, yet the scheduler's view must learn where its members are now.
             found.transitions.append(
                 job_store.Transition(
-                    job, job.job, "run.moved", attempt=record.ref.attempt, cluster_id=record.cluster_id
+                    job,
+                    job.job,
+                    "run.resized" if settles else "run.moved",
+                    attempt=record.ref.attempt,
+                    cluster_id=record.cluster_id,
+                    message=_members_now(found.sizes[record.ref]) if settles else "",
                 )
             )
     if outcome.verdict is Verdict.APPLIED:
         ending = _ending(report)
-        stays = report.placement is None or report.placement == record.placement
+        stays = not settles and (report.placement is None or report.placement == record.placement)
         follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor, stays=stays)
+
+
+def _members_now(sizes: Mapping[str, int]) -> str:
+    return "members now: " + ", ".join(f"{size} {role}" for role, size in sorted(sizes.items()))
 
 
 def _ending(report: RunReport) -> RunEnding:
@@ -271,6 +309,8 @@ async def write_findings(tx: Transaction, found: _Findings) -> None:
     """Store everything that was found, sets at a time."""
     await job_store.write(tx, found.transitions)
     await runs.write(tx, found.changes)
+    if found.sizes:
+        await runs.settle_sizes(tx, found.sizes)
     if found.cool_downs:
         await scheduling.add_cool_downs(tx, found.cool_downs)
 
@@ -357,7 +397,7 @@ async def desired(stores: Stores, caller: Caller, session: str, after: int, seco
             left = loop_ends - stores.clock()
             # Not woken: nothing has changed, or ``watch_desired`` tells within a second of what has, at the next call.
             if left <= 0 or not await wait_set(woken, left):
-                return orjson.dumps({"version": after, "start": [], "stop": [], "streams": []})
+                return orjson.dumps({"version": after, "start": [], "stop": [], "resize": [], "streams": []})
 
 
 async def watch_desired(stores: Stores) -> None:
@@ -384,7 +424,7 @@ async def watch_desired(stores: Stores) -> None:
 
 async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, timeout: float) -> dict[str, Any]:
     """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread."""
-    start, stop = [], []
+    start, stop, resize = [], [], []
     rows = await agents.desired_runs(tx, cluster_id, since)
     if rows and not rows[-1].is_last:
         # The agent asks again from the last version that is here as a whole; runs that it holds by then are not sent again.
@@ -413,13 +453,18 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
                     "disconnectSeconds": row.disconnect_seconds,
                 }
             )
-        else:
+        if row.state != RunState.STOPPING and row.generation > 1:
+            # Of one to start, too: the agent may hold it at its first size, and not have said so yet.
+            grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
+            wanted = {"sizes": row.sizes, "pins": row.assumed, "graceSeconds": grace}
+            resize.append({"run": run, "generation": row.generation, **wanted})
+        elif row.state == RunState.STOPPING:
             stop.append({"run": run, "generation": row.generation, **stop_of(orjson.loads(row.spec), row.stop_cause)})
     streams = [
         {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)
     ]
-    return {"version": version, "start": start, "stop": stop, "streams": streams}
+    return {"version": version, "start": start, "stop": stop, "resize": resize, "streams": streams}
 
 
 def _spec_of(row: Any) -> Any:

@@ -8,7 +8,15 @@ from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan, runs_of
+from trainmaster.dispatcher.scheduling.plan import (
+    Eviction,
+    Growth,
+    Plan,
+    grown,
+    members_leaving,
+    runs_of,
+    shrinking,
+)
 from trainmaster.dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
@@ -32,11 +40,20 @@ from trainmaster.protocol.tenants import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The jobs whose decision was stored, those whose runs end for others, and when, in seconds since the epoch."""
+    """The jobs whose decision was stored, those whose runs end for others, runs that got other sizes, and when.
+
+    ``at`` is in seconds since the epoch.
+    """
 
     jobs: set[int]
     ending: set[int]
     at: float
+    shrunk: tuple[Eviction, ...] = ()
+    grown: tuple[Growth, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.jobs or self.ending or self.shrunk or self.grown)
 
 
 @dataclass(slots=True)
@@ -151,12 +168,14 @@ class Follower:
                     queue_id=row.queue_id,
                     shape_id=row.shape_id,
                     cluster_id=row.cluster_id,
-                    sizes=tuple(sorted(row.sizes.items())),
+                    sizes=tuple(sorted((row.holding or row.sizes).items())),
                     placement=freeze_placement(row.placement),
                     class_id=row.class_id,
                     began_at=row.leased_at,
                     attempt=row.run_attempt,
                     is_stopping=row.is_stopping,
+                    leaving=members_leaving(row.holding, row.sizes),
+                    resized_at=row.resized_at or 0.0,
                 )
             )
         elif row.state == JobState.QUEUED:
@@ -183,6 +202,14 @@ class Follower:
         self.view.put_runs(runs_of(started, applied.at))
         for job_id in applied.ending & self.view.runs.keys():
             self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
+        for one in applied.shrunk:
+            run = self.view.runs.get(one.job_id)
+            if run is not None and one.sizes is not None:
+                self.view.put_run(shrinking(run, one.sizes, applied.at))
+        for growth in applied.grown:
+            run = self.view.runs.get(growth.job_id)
+            if run is not None:
+                self.view.put_run(grown(run, growth, applied.at))
         for hold in plan.holds:
             if hold.job.id in applied.jobs:
                 self.view.drop_job(hold.job.id)

@@ -7,10 +7,9 @@ from trainmaster.dispatcher.domain import job_machine, run_machine
 from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.dispatcher.scheduling.place import ledger_of
 from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
-from trainmaster.dispatcher.scheduling.view import (
-    ClassKey,
-)
+from trainmaster.dispatcher.scheduling.view import ClassKey
 from trainmaster.dispatcher.services.following import Applied, Follower
+from trainmaster.dispatcher.services.resizing import larger, may_grow, smaller, told_larger, told_smaller
 from trainmaster.dispatcher.services.stopping import stop_seconds
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as job_store
@@ -47,7 +46,7 @@ async def apply_plan(
         if not await scheduling.is_lead(tx, token):
             raise NotLeaderError("another scheduler leads now")
         victims = [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
-        wanted = [*starts, *holds, *(one.job_id for one in victims)]
+        wanted = [*starts, *holds, *(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
         records = await job_store.lock(tx, wanted) if wanted else {}
         versions = {job.id: job.version for job in plan.jobs}
         fresh = {
@@ -61,15 +60,20 @@ async def apply_plan(
             if not cluster.cordoned
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
-        live = await runs.lock_live(tx, [one.job_id for one in victims]) if victims else {}
+        touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
+        live = await runs.lock_live(tx, touched) if touched else {}
         # A start and its victims are applied together or not at all.
         fresh = {
             key: record
             for key, record in fresh.items()
             if key in holds or all(_may_end(one, live) for one in starts[key].evicts)
         }
-        ending = [one for one in plan.stops if _may_end(one, live)]
-        ending += [one for key in fresh if key in starts for one in starts[key].evicts]
+        leaving = [one for one in plan.stops if _may_end(one, live)]
+        leaving += [one for key in fresh if key in starts for one in starts[key].evicts]
+        ending = [one for one in leaving if one.sizes is None]
+        ended = {one.job_id for one in ending}
+        shrunk = [one for one in leaving if one.sizes is not None and one.job_id not in ended]
+        growing = [one for one in plan.grows if may_grow(one, live.get(one.job_id))]
         transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
         for key, record in fresh.items():
             if key in holds:
@@ -93,6 +97,8 @@ async def apply_plan(
                 )
             )
         transitions += [_preempted(records[one.job_id], live[one.job_id], one) for one in ending]
+        transitions += [told_smaller(records[one.job_id], live[one.job_id], one) for one in shrunk]
+        transitions += [told_larger(records[one.job_id], live[one.job_id], one) for one in growing]
         await job_store.write(tx, transitions)
         await scheduling.save_reasons(
             tx,
@@ -108,7 +114,7 @@ async def apply_plan(
             ],
             cycle,
         )
-        clusters |= {one.cluster_id for one in ending}
+        clusters |= {one.cluster_id for one in leaving} | {one.cluster_id for one in growing}
         desired = await runs.raise_desired(tx, clusters)
         await runs.write(
             tx,
@@ -122,8 +128,16 @@ async def apply_plan(
             ],
         )
         stopping = await _stop_seconds(
-            tx, records, [one.job_id for key in fresh if key in starts for one in starts[key].evicts]
+            tx, records, [one for key in fresh if key in starts for one in starts[key].evicts]
         )
+        if shrunk or growing:
+            await runs.resize(
+                tx,
+                [
+                    *(smaller(live[one.job_id], one, desired[one.cluster_id]) for one in shrunk),
+                    *(larger(live[one.job_id], one, desired[one.cluster_id]) for one in growing),
+                ],
+            )
         new_runs = []
         for transition in transitions:
             key = transition.record.id
@@ -151,17 +165,25 @@ async def apply_plan(
         if new_runs:
             await runs.insert(tx, new_runs)
         at = await to_epoch(tx)
-    if fresh or ending:
-        stores.jobs_changed([*fresh, *(one.job_id for one in ending)], clusters)
-    return Applied(set(fresh), {one.job_id for one in ending}, at)
+    applied = Applied(set(fresh), {one.job_id for one in ending}, at, tuple(shrunk), tuple(growing))
+    if not applied.is_nothing:
+        resized = [*(one.job_id for one in shrunk), *(one.job_id for one in growing)]
+        stores.jobs_changed([*fresh, *applied.ending, *resized], clusters)
+    return applied
 
 
 async def _stop_seconds(
-    tx: Transaction, records: Mapping[int, job_store.JobRecord], job_ids: Sequence[int]
+    tx: Transaction, records: Mapping[int, job_store.JobRecord], evicts: Sequence[Eviction]
 ) -> dict[int, float]:
     """How long the members of runs that give way may take to be gone, by job."""
-    specs = await job_store.specs(tx, [records[job_id].spec_id for job_id in job_ids])
-    return {job_id: stop_seconds(specs[records[job_id].spec_id], StopCause.PREEMPT) for job_id in job_ids}
+    specs = await job_store.specs(tx, [records[one.job_id].spec_id for one in evicts])
+    return {
+        # Members that an elastic run gives back save nothing: the run goes on.
+        one.job_id: stop_seconds(
+            specs[records[one.job_id].spec_id], StopCause.PREEMPT if one.sizes is None else StopCause.CANCEL
+        )
+        for one in evicts
+    }
 
 
 def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
@@ -181,7 +203,9 @@ def _waited_for(reason: Reason | None) -> dict[str, Any]:
 def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:
     """Whether the run is still the one that was decided on, and nobody has asked it to stop."""
     record = live.get(one.job_id)
-    return record is not None and record.ref.attempt == one.attempt and record.run.stop_cause is None
+    if record is None or record.ref.attempt != one.attempt or record.run.stop_cause is not None:
+        return False
+    return one.sizes is None or not record.is_shrinking
 
 
 def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> job_store.Transition:

@@ -150,7 +150,7 @@ async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
 
 
 async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
-    """Runs to start or stop that changed after a version, by version. Those that the agent has accepted are its own to remember.
+    """Runs to start, stop or resize that changed after a version, by version. What the agent has accepted is its own to remember.
 
     ``is_last`` is false where more follow, which are left out: one answer holds so many specifications and no more.
     """
@@ -163,13 +163,14 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence
             SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
                    r.desired_version, j.name, j.parameters, q.path AS queue, s.spec, r.decision->'narrowed' AS narrowed,
                    (r.decision->>'awaitsSeconds')::float8 AS awaits,
-                   sum(pg_column_size(s.spec)) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
-                   sum(pg_column_size(s.spec)) OVER () AS bytes_all,
+                   sum(size) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
+                   sum(size) OVER () AS bytes_all,
                    row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number
             FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id
-                 JOIN job_specs s ON s.id = j.spec_id
+                 JOIN job_specs s ON s.id = j.spec_id,
+                 LATERAL (SELECT CASE WHEN r.state = 'leased' THEN pg_column_size(s.spec) ELSE 0 END AS size) AS sent
             WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
-              AND r.state IN ('leased', 'stopping')
+              AND (r.state IN ('leased', 'stopping') OR r.resized_at IS NOT NULL)
         ) AS d
         WHERE d.number = 1 OR d.bytes <= :most ORDER BY d.desired_version, d.job_id
         """,

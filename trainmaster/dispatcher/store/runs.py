@@ -1,7 +1,7 @@
 """Runs: one attempt of a job on one cluster each."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Row
@@ -22,6 +22,9 @@ class RunRecord:
     run: Run
     placement: dict[str, dict[str, int]] | None = None
     """As reported, or else as assumed; None where it was not asked for."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Members by role that it is to have; empty where they were not asked for."""
+    is_shrinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,19 @@ class RunChange:
     result: dict[str, Any] | None = None
     placement: dict[str, dict[str, int]] | None = None
     desired_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """Other sizes of a run that goes on. ``assumed``: where its members will be, for a growth; a shrink leaves them where they are."""
+
+    ref: RunRef
+    generation: int
+    sizes: dict[str, int]
+    desired_version: int
+    assumed: dict[str, dict[str, int]] | None = None
+    holds: bool = True
+    """Whether members may be there that have to leave for a shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,8 @@ def _record(row: Row[Any]) -> RunRecord:
             stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         ),
         getattr(row, "placement", None),
+        getattr(row, "sizes", None) or {},
+        getattr(row, "holding", None) is not None,
     )
 
 
@@ -85,7 +103,7 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
 async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRecord]:
     """The live run of each of these jobs, locked in order."""
     rows = await tx.all(
-        f"SELECT {_COLUMNS} FROM runs WHERE job_id = ANY(:jobs) AND {LIVE_RUN} ORDER BY job_id FOR UPDATE",
+        f"SELECT {_COLUMNS}, sizes, holding FROM runs WHERE job_id = ANY(:jobs) AND {LIVE_RUN} ORDER BY job_id FOR UPDATE",
         jobs=sorted(set(job_ids)),
     )
     return {row.job_id: _record(row) for row in rows}
@@ -188,6 +206,66 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
             ]
         ),
         many=len(changes),
+    )
+
+
+async def resize(tx: Transaction, changes: Sequence[Resizing]) -> None:
+    """Store other sizes. The rows must be locked.
+
+    A shrink remembers what the run still holds; after a growth it is where it is assumed to be until its agent reports anew.
+    """
+    await tx.run(
+        """
+        UPDATE runs SET
+            generation = n.generation, sizes = n.sizes, desired_version = n.version, resized_at = now(),
+            holding = CASE WHEN n.assumed IS NULL AND n.holds THEN coalesce(runs.holding, runs.sizes) END,
+            assumed = coalesce(n.assumed, runs.assumed),
+            placement = CASE WHEN n.assumed IS NULL THEN runs.placement END
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(
+            job_id bigint, attempt int, generation int, version bigint, sizes jsonb, assumed jsonb, holds bool)
+        WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        """,
+        rows=dumps(
+            [
+                {
+                    "job_id": change.ref.job_key,
+                    "attempt": change.ref.attempt,
+                    "generation": change.generation,
+                    "version": change.desired_version,
+                    "sizes": change.sizes,
+                    "assumed": change.assumed,
+                    "holds": change.holds,
+                }
+                for change in changes
+            ]
+        ),
+    )
+
+
+async def resized(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, tuple[dict[str, int], bool]]:
+    """Of runs that were resized: the sizes they are to have, and whether members still have to leave. The rows must be locked."""
+    wanted = sorted(set(refs))
+    rows = await tx.all(
+        """
+        SELECT job_id, attempt, sizes, holding IS NOT NULL AS is_shrinking FROM runs
+        WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+          AND resized_at IS NOT NULL
+        """,
+        jobs=[ref.job_key for ref in wanted],
+        attempts=[ref.attempt for ref in wanted],
+    )
+    return {RunRef(row.job_id, row.attempt): (row.sizes, row.is_shrinking) for row in rows}
+
+
+async def settle_sizes(tx: Transaction, settled: Mapping[RunRef, dict[str, int]]) -> None:
+    """The runs are at these sizes now: what was to leave has gone, and what found no room will not come. The rows must be locked."""
+    await tx.run(
+        """
+        UPDATE runs SET sizes = n.sizes, holding = NULL, resized_at = now()
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(job_id bigint, attempt int, sizes jsonb)
+        WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        """,
+        rows=dumps([{"job_id": ref.job_key, "attempt": ref.attempt, "sizes": sizes} for ref, sizes in settled.items()]),
     )
 
 

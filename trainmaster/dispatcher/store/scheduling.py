@@ -156,8 +156,10 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
 _JOBS = """
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
            extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
-           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state, r.sizes, coalesce(r.placement, r.assumed) AS placement,
-           extract(epoch FROM r.leased_at)::float8 AS leased_at, r.stop_cause IS NOT NULL AS is_stopping
+           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
+           r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
+           extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
+           r.stop_cause IS NOT NULL AS is_stopping
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
 """
 

@@ -319,6 +319,8 @@ runs = Table(
     Column("digest", BigInteger, nullable=False),
     Column("disconnect_seconds", Double),
     Column("sizes", JSONB(), nullable=False),
+    Column("holding", JSONB()),
+    Column("resized_at", DateTime(timezone=True)),
     Column("assumed", JSONB(), nullable=False),
     Column("placement", JSONB()),
     Column("leased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
@@ -334,6 +336,7 @@ runs = Table(
     ),
     Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
+    comment="holding: the sizes before a shrink, until its agent says that the members have gone.",
 )
 
 run_tails = Table(

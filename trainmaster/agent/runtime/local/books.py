@@ -5,19 +5,24 @@ Works on the event loop's thread; all it blocks on is small files.
 """
 
 import dataclasses
+import logging
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.agent.runtime.local.held import Held, Phase, Refusal, accepted, admit
-from trainmaster.agent.runtime.local.layout import boot_id, boottime
-from trainmaster.agent.runtime.local.plan import PortPool, make_plan, port_count
+from trainmaster.agent.runtime.local.layout import RunPlan, boot_id, boottime
+from trainmaster.agent.runtime.local.plan import PortPool, make_plan, nodes_of, port_count, resized_plan
 from trainmaster.agent.runtime.local.records import Record, Records
 from trainmaster.agent.runtime.local.room import Room
 from trainmaster.agent.runtime.port import RunStatus
-from trainmaster.protocol.agent import RunEnd, StopRun
+from trainmaster.protocol.agent import ResizeRun, RunEnd, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.placement import Assignment, Shortfall
+
+log = logging.getLogger(__name__)
 
 _UNSEEN_CHANGES = 1000
 """Added to ``seq`` after a restart of the machine: the last changes may have been reported and yet not be on disk."""
@@ -66,8 +71,12 @@ class Books:
             held.phase = Phase.KEPT
             plan = self._records.plan(run)
             if plan is not None and sight.alive:
+                plan.setdefault("resized", False)  # an agent of an earlier version did not say so
+                held.plan = plan
                 self.room.take(run, plan["used"])
                 self._ports.hold(run, plan["ports"])
+                if plan["resized"] and held.status.generation >= plan["generation"]:
+                    self._settle_room(held, plan)
         elif held.stop is not None:
             self._end_by_stop(held, held.stop)
         elif record.boot != self.boot and record.start.disconnect_seconds is not None:
@@ -120,12 +129,71 @@ class Books:
             self._end_by_stop(held, stop)
             self.fill()
 
+    def resize(self, held: Held, order: ResizeRun) -> None:
+        """Bring a run to other sizes; one that waits for room waits for as much as it is to have now."""
+        if held.phase is Phase.WAITING:
+            start = held.record.start.model_copy(update={"sizes": order.sizes, "generation": order.generation})
+            held.record = held.record.model_copy(update={"start": start})
+            self._records.create(held.record)
+            status = held.next(held.status.state, held.status.message)
+            self._say(held, dataclasses.replace(status, generation=order.generation, sizes=order.sizes))
+            self.fill()
+        elif held.plan is not None and held.phase is not Phase.OVER and order.generation > held.plan["generation"]:
+            held.resize = order
+            self.try_resize(held)
+
+    def try_resize(self, held: Held) -> None:
+        """Do what is left to do of a resize: what could not be written, and what its keeper has not heard of."""
+        plan = held.plan
+        if plan is None or held.phase is Phase.OVER or held.stop is not None:
+            held.resize = None
+        elif held.resize is not None:
+            self._resize_kept(held, plan, held.resize)
+        elif plan["resized"] and plan["generation"] > held.status.generation:
+            self._records.poke(held.run)
+
+    def _resize_kept(self, held: Held, plan: RunPlan, order: ResizeRun) -> None:
+        spec = held.spec = held.spec or JobSpec.model_validate(held.record.start.spec)
+        stay = [one for one in plan["members"] if one["index"] < order.sizes.get(one["role"], one["index"] + 1)]
+        counts = Counter(one["role"] for one in stay)
+        more = {role: size - counts[role] for role, size in order.sizes.items() if size > counts[role]}
+        nodes = self.room.find(spec, more) if more else {}
+        if isinstance(nodes, Shortfall):
+            nodes, more = {}, {}
+        try:
+            ports = self._ports.take(held.run, port_count(spec, more)) if more else []
+            fresh = resized_plan(plan, held.record, spec, order.generation, stay, nodes, self.room.group_of, ports)
+            # Until the keeper says that they have gone, those that leave are counted as well.
+            both = [*plan["members"], *(one for one in fresh["members"] if one not in stay)]
+            fresh["used"] = self.room.use(spec, nodes_of(both))
+            self._records.tell_plan(fresh)
+        except OSError as error:
+            log.warning("run %s could not be resized: %s", held.run, error)
+            return
+        held.plan, held.resize = fresh, None
+        self.room.take(held.run, fresh["used"])
+
+    def _settle_room(self, held: Held, plan: RunPlan) -> None:
+        """What members held that have left is free again."""
+        there = {(one.role, one.index) for one in held.status.members}
+        if not there <= {(one["role"], one["index"]) for one in plan["members"]}:
+            return
+        spec = held.spec = held.spec or JobSpec.model_validate(held.record.start.spec)
+        used = self.room.use(spec, nodes_of(plan["members"]))
+        if used != plan["used"]:
+            plan["used"] = used
+            self.room.take(held.run, used)
+            with suppress(OSError):
+                self._records.write_plan(plan)
+
     def read(self, held: Held) -> None:
         """Takes what the keeper has written, if it is new."""
         status = self._records.status(held.run)
         if held.phase is not Phase.OVER and status is not None and status.seq > held.status.seq:
             held.phase = Phase.KEPT
             self._take_status(held, status)
+            if held.plan is not None and held.plan["resized"] and status.generation >= held.plan["generation"]:
+                self._settle_room(held, held.plan)
 
     def refuse(self, run: str, message: str) -> None:
         """The zygote has no keeper for a run."""
@@ -162,11 +230,13 @@ class Books:
         used = self.room.use(spec, nodes)
         try:
             ports = self._ports.take(held.run, port_count(spec, held.record.start.sizes))
-            placement = self.room.by_group(nodes)
-            self._records.write_plan(make_plan(held.record, spec, held.status.seq, nodes, placement, used, ports))
+            plan = make_plan(held.record, spec, held.status.seq, nodes, self.room.group_of, used, ports)
+            plan["resized"] = held.status.sizes is not None
+            self._records.write_plan(plan)
         except OSError as error:
             self._end(held, RunState.RETURNED, f"it could not be prepared: {error.strerror}")
             return
+        held.plan = plan
         self.room.take(held.run, used)
         held.phase = Phase.ASKED
         del self._waiting[held.run]
@@ -193,6 +263,7 @@ class Books:
         self._changed()
         if status.state.is_terminal:
             held.phase = Phase.OVER
+            held.plan = None
             self._waiting.pop(held.run, None)
             self.room.give_back(held.run)
             self._ports.give_back(held.run)

@@ -36,6 +36,8 @@ class Member:
         self.signal: int | None = None
         self.restarts = 0
         self.message = ""
+        self.leaves_by: float | None = None
+        """When it is killed; None unless it was told to leave the run."""
         self.refused = False
         """Whether its command could not even be executed; ``message`` says why."""
 
@@ -77,6 +79,8 @@ class Crew:
         self._can_restart = plan["restarts"] > 0
         self._run_dir = run_dir
         self._by_pid: dict[int, Member] = {}
+        self._told: set[tuple[int, int]] = set()
+        """Process ids and births of descendants that were there when all were told to end."""
 
     def launch(self, members: list[Member]) -> None:
         """Forks the members, makes the start durable, then releases all at once.
@@ -118,12 +122,22 @@ class Crew:
             pid = waiting.si_pid
             self._listen()  # what could not be executed has said so before it ended
             member = self._by_pid.pop(pid, None)
-            if member is not None and self._can_restart:
+            if member is not None and (self._can_restart or member.leaves_by is not None):
                 # Before the process id is free again: who starts anew must not meet the rest of its predecessor.
                 processes.send_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if member is not None:
                 ended.append((member, os.waitstatus_to_exitcode(status)))
+
+    def send(self, member: Member, number: signal.Signals) -> None:
+        """A signal for all of one member; one that was stopped wakes up to get it."""
+        if member.pid not in self._by_pid:
+            return  # it has ended, and its process id may be somebody else's
+        outside = processes.descendants(member.pid)
+        processes.send_group(member.pid, number)
+        processes.send_group(member.pid, signal.SIGCONT)
+        for pid in outside:
+            processes.send(pid, number)
 
     def signal(self, number: signal.Signals) -> None:
         """A signal for the members' own processes alone: what they have started gets it only from them."""
@@ -132,14 +146,32 @@ class Crew:
 
     def terminate(self) -> None:
         """SIGTERM for every group of a member and each descendant outside of them; stopped ones wake up to get it."""
+        self._told = {(pid, born) for pid, born, _ in self._descendants()}
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._by_pid:
                 processes.send_group(pid, number)
-        for pid in processes.descendants(os.getpid()):
-            process = processes.look(pid)
-            if process is not None and process.group not in self._by_pid:
-                processes.send(pid, signal.SIGTERM)
-                processes.send(pid, signal.SIGCONT)
+        for pid, _, group in self._descendants():
+            if group not in self._by_pid:
+                self._end(pid)
+
+    def terminate_late(self) -> None:
+        """SIGTERM for descendants that a member started when it had been told to end but had not heard of it yet.
+
+        Those that were told get no second one, which many programs take for less patience.
+        """
+        for pid, born, _ in self._descendants() if self._told else ():
+            if (pid, born) not in self._told and pid not in self._by_pid:
+                self._told.add((pid, born))
+                self._end(pid)
+
+    def _end(self, pid: int) -> None:
+        processes.send(pid, signal.SIGTERM)
+        processes.send(pid, signal.SIGCONT)
+
+    def _descendants(self) -> list[tuple[int, int, int]]:
+        """Of each: its process id, when it was born, and its process group."""
+        looked = ((pid, processes.look(pid)) for pid in processes.descendants(os.getpid()))
+        return [(pid, process.born, process.group) for pid, process in looked if process is not None]
 
     def kill(self) -> None:
         """SIGKILL for every descendant. One that forks meanwhile leaves an orphan to us: call again until childless."""

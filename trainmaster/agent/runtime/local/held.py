@@ -6,10 +6,11 @@ from enum import Enum, auto
 
 from pydantic import ValidationError
 
+from trainmaster.agent.runtime.local.layout import RunPlan
 from trainmaster.agent.runtime.local.records import Record
 from trainmaster.agent.runtime.local.room import Room
 from trainmaster.agent.runtime.port import RunStatus, RuntimeRefusedError
-from trainmaster.protocol.agent import RunEnd, StartRun, StopRun
+from trainmaster.protocol.agent import ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.placement import Shortfall
@@ -38,6 +39,10 @@ class Held:
     spec: JobSpec | None = None
     phase: Phase = Phase.WAITING
     stop: StopRun | None = None
+    plan: RunPlan | None = None
+    """What its keeper was told, while it has room."""
+    resize: ResizeRun | None = None
+    """Other sizes that it was asked to have and that could not be written yet."""
     asked_at: float = 0.0
     """When the zygote was last asked for a keeper."""
     read_at: int = 0
@@ -53,6 +58,10 @@ class Held:
         if limit is None:
             return None
         return limit + (self.record.accepted_at if lease is None else lease)
+
+    def has_member(self, role: str, index: int) -> bool:
+        """Whether it has, or had when it ended, such a member beyond those that it began with."""
+        return any((one.role, one.index) == (role, index) for one in self.status.members)
 
     def returned_at(self) -> float:
         """The moment at which a run that still waits for room goes back."""

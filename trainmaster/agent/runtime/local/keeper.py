@@ -79,6 +79,9 @@ class Keeper:
         self._state_dir = run_dir.parent.parent
         self._crew = Crew(plan, run_dir)
         self._generation, self._seq = plan["generation"], plan["seq"]
+        self._is_launched = False
+        self._planned = plan["generation"]
+        """The generation of the plan that it goes by."""
         self._state = RunState.PENDING
         self._verdict: Verdict | None = None
         self._limit_at: float | None = None
@@ -108,6 +111,7 @@ class Keeper:
             self._sleep()
 
     def _launch(self) -> None:
+        self._is_launched = True
         try:
             self._crew.launch(self._crew.members)
         except OSError as error:
@@ -135,10 +139,15 @@ class Keeper:
         return self._verdict.state if self._crew.childless else RunState.STOPPING
 
     def _heed_children(self) -> None:
-        for member, code in self._crew.reap():
+        ended = self._crew.reap()
+        if ended and self._verdict is not None and not self._crew.childless:
+            self._crew.terminate_late()
+        for member, code in ended:
             self._dirty = True
             member.take_exit(code)
-            if self._verdict is not None:
+            if member.leaves_by is not None:
+                self._crew.members.remove(member)
+            elif self._verdict is not None:
                 member.state = "stopped"
             elif code == 0:
                 member.state = "succeeded"
@@ -167,9 +176,12 @@ class Keeper:
         return Verdict(RunState.FAILED, member.message + again, category, member)
 
     def _heed_stop(self) -> None:
+        is_told = False
         with contextlib.suppress(BlockingIOError):
             while os.read(self._control, 4096):
-                pass
+                is_told = True
+        if is_told:
+            self._heed_plan()
         try:
             wish = cast(StopWish, json.loads((self._run_dir / STOP).read_bytes()))
         except FileNotFoundError:
@@ -193,8 +205,45 @@ class Keeper:
                 self._term_at = min(self._term_at, now + wait)
             self._hasten(now + wait + wish["grace"])
 
+    def _heed_plan(self) -> None:
+        """Another plan: members that are not in it leave, those that are new in it start."""
+        with contextlib.suppress(OSError, ValueError):
+            plan = cast(RunPlan, json.loads((self._run_dir / PLAN).read_bytes()))
+            if plan["generation"] > self._planned and self._verdict is None:
+                self._resize(plan)
+
+    def _resize(self, plan: RunPlan) -> None:
+        self._plan, self._planned, self._dirty = plan, plan["generation"], True
+        self._generation = max(self._generation, plan["generation"])
+        wanted = {(one["role"], one["index"]) for one in plan["members"]}
+        there = {(member.plan["role"], member.plan["index"]) for member in self._crew.members}
+        leaving = [one for one in self._crew.members if (one.plan["role"], one.plan["index"]) not in wanted]
+        for member in leaving:
+            if member.state == "running":
+                member.leaves_by = boottime() + plan["stop_grace"]
+                self._crew.send(member, signal.SIGTERM)
+            else:
+                self._crew.members.remove(member)  # it has ended by itself
+        coming = [Member(one) for one in plan["members"] if (one["role"], one["index"]) not in there]
+        self._crew.members += coming
+        if not coming or not self._is_launched:
+            return  # the first launch is for all of them
+        try:
+            self._crew.launch(coming)
+        except OSError:
+            # Those that were forked wait at a gate that stays shut, and end; the run goes on without any of them.
+            for member in coming:
+                if member.pid:
+                    member.state, member.leaves_by = "running", boottime()
+                else:
+                    self._crew.members.remove(member)
+
     def _heed_clocks(self) -> None:
         now = boottime()
+        for member in self._crew.members:
+            if member.leaves_by is not None and now >= member.leaves_by:
+                self._crew.send(member, signal.SIGKILL)
+                member.leaves_by = now + _KILL_AGAIN
         if self._verdict is None and self._limit_at is not None and now >= self._limit_at:
             message = f"the time limit of {self._plan['time_limit']:g} s is over"
             self._conclude(Verdict(RunState.FAILED, message, FailureCategory.DEADLINE), grace=self._plan["stop_grace"])
@@ -277,6 +326,7 @@ class Keeper:
             self._term_at,
             self._kill_at,
             self._say_at,
+            *(member.leaves_by for member in self._crew.members),
         )
         self._timer.arm(min((moment for moment in moments if moment is not None), default=None))
         poller = select.poll()
@@ -318,6 +368,22 @@ class Keeper:
             "state": self._state,
             "message": "" if verdict is None else verdict.message,
             "end": end,
-            "placement": self._plan["placement"],
+            "placement": self._placement(),
             "members": [member.report() for member in self._crew.members],
+            "sizes": self._sizes() if self._plan["resized"] else None,
         }
+
+    def _placement(self) -> dict[str, dict[str, int]]:
+        """How many members of each role there are by node group, those that still have to leave included."""
+        groups: dict[str, dict[str, int]] = {}
+        for member in self._crew.members:
+            roles = groups.setdefault(member.plan["group"], {})
+            roles[member.plan["role"]] = roles.get(member.plan["role"], 0) + 1
+        return groups
+
+    def _sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for member in self._crew.members:
+            if member.leaves_by is None:
+                sizes[member.plan["role"]] = sizes.get(member.plan["role"], 0) + 1
+        return sizes

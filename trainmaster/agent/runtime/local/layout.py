@@ -49,6 +49,8 @@ class MemberPlan(TypedDict):
     role: str
     index: int
     node: str
+    group: str
+    """Of nodes, as reported."""
     argv: list[str]
     env: dict[str, str]
     cwd: str | None
@@ -62,10 +64,10 @@ class RunPlan(TypedDict):
     generation: int
     seq: int
     """Of the last status before the keeper's first."""
+    resized: bool
+    """Whether the run was ever asked to have other sizes. A plan of a higher generation takes the place of the one before."""
     env: dict[str, str]
     members: list[MemberPlan]
-    placement: dict[str, dict[str, int]]
-    """By node group, as reported."""
     used: dict[str, dict[str, int]]
     """Resources by node, for the agent's own accounts."""
     ports: list[int]

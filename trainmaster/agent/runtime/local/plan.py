@@ -3,6 +3,8 @@
 import os
 import socket
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count, islice
 from pathlib import Path
 
 from trainmaster.agent.member_env import Seat, member_environment, seats
@@ -25,12 +27,12 @@ class PortPool:
         self._taken: dict[str, set[int]] = {}
         self._all: set[int] = set()
 
-    def take(self, run: str, count: int) -> list[int]:
-        """``count`` ports that nobody listens on now. Raises OSError when the machine has no more."""
+    def take(self, run: str, many: int) -> list[int]:
+        """``many`` more ports that nobody listens on now. Raises OSError when the machine has no more."""
         ports: list[int] = []
         held: list[socket.socket] = []
         try:
-            while len(ports) < count:
+            while len(ports) < many:
                 # Kept open until all are found, so that the kernel gives another one each time.
                 one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                 held.append(one)
@@ -41,7 +43,7 @@ class PortPool:
         finally:
             for one in held:
                 one.close()
-        self.hold(run, ports)
+        self.hold(run, [*self._taken.get(run, ()), *ports])
         return ports
 
     def hold(self, run: str, ports: list[int]) -> None:
@@ -65,7 +67,7 @@ def make_plan(
     spec: JobSpec,
     seq: int,
     nodes: Assignment,
-    placement: Assignment,
+    group_of: Mapping[str, str],
     used: dict[str, Resources],
     ports: list[int],
 ) -> RunPlan:
@@ -90,6 +92,7 @@ def make_plan(
                 "role": seat.role,
                 "index": seat.index,
                 "node": node_of[seat],
+                "group": group_of.get(node_of[seat], node_of[seat]),
                 "argv": [*template.command, *template.args],
                 "env": {name: value for name, value in env.items() if name not in common},
                 "cwd": template.working_dir or None,
@@ -100,9 +103,9 @@ def make_plan(
         "run": run.run,
         "generation": run.generation,
         "seq": seq,
+        "resized": False,
         "env": common,
         "members": members,
-        "placement": placement,
         "used": used,
         "ports": ports,
         "time_limit": None if spec.time_limit is None else parse_duration(spec.time_limit),
@@ -114,11 +117,74 @@ def make_plan(
     }
 
 
+def resized_plan(
+    plan: RunPlan,
+    record: Record,
+    spec: JobSpec,
+    generation: int,
+    stay: list[MemberPlan],
+    nodes: Assignment,
+    group_of: Mapping[str, str],
+    ports: list[int],
+) -> RunPlan:
+    """The orders for a run of which these members stay and others come, on these nodes. Those that stay notice nothing."""
+    templates = {role.name: role.template for role in spec.roles if role.template is not None}
+    known = {Seat(one["role"], one["index"], rank): one for rank, one in enumerate(stay)}
+    coming = list(_seats_of(stay, nodes))
+    left = iter(ports)
+    ports_of = {seat: [next(left) for _ in range(max(1, len(templates[seat.role].ports)))] for seat, _ in coming}
+    addresses = {seat: _address({**plan["env"], **one["env"]}) for seat, one in known.items()}
+    addresses |= {seat: (_HOST, numbers[0]) for seat, numbers in ports_of.items()}
+    everyone = (*known, *ports_of)
+    members = list(stay)
+    for seat, node in coming:
+        template = templates[seat.role]
+        ours = member_environment(record.start, seat, everyone, addresses)
+        members.append(
+            {
+                "role": seat.role,
+                "index": seat.index,
+                "node": node,
+                "group": group_of.get(node, node),
+                "argv": [*template.command, *template.args],
+                "env": _environment(template, ours, ports_of[seat]),
+                "cwd": template.working_dir or None,
+            }
+        )
+    return {**plan, "generation": generation, "resized": True, "members": members, "ports": [*plan["ports"], *ports]}
+
+
+def _seats_of(stay: list[MemberPlan], nodes: Assignment) -> Iterator[tuple[Seat, str]]:
+    """Seats for new members and their nodes: the lowest free indexes of their roles, ranks behind all others."""
+    taken = {(one["role"], one["index"]) for one in stay}
+    rank = count(len(stay))
+    for node, roles in sorted(nodes.items()):
+        for role, many in sorted(roles.items()):
+            free = (index for index in count() if (role, index) not in taken)
+            for index in list(islice(free, many)):
+                taken.add((role, index))
+                yield Seat(role, index, next(rank)), node
+
+
+def _address(env: Mapping[str, str]) -> tuple[str, int]:
+    host, _, port = env["TRAINMASTER_ADDRESS"].rpartition(":")
+    return host, int(port)
+
+
+def nodes_of(members: Iterable[MemberPlan]) -> Assignment:
+    """Where members are: how many of each role by node."""
+    nodes: Assignment = {}
+    for one in members:
+        roles = nodes.setdefault(one["node"], {})
+        roles[one["role"]] = roles.get(one["role"], 0) + 1
+    return nodes
+
+
 def _seat_nodes(everyone: tuple[Seat, ...], nodes: Assignment) -> dict[Seat, str]:
     places: dict[str, list[str]] = {}
     for node, roles in sorted(nodes.items()):
-        for role, count in roles.items():
-            places.setdefault(role, []).extend([node] * count)
+        for role, many in roles.items():
+            places.setdefault(role, []).extend([node] * many)
     return {seat: places[seat.role][seat.index] for seat in everyone}
 
 

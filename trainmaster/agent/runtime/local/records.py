@@ -120,6 +120,7 @@ class Records:
             end=report.end,
             placement=report.placement,
             members=report.members,
+            sizes=report.sizes,
         )
 
     def write_status(self, status: RunStatus) -> None:
@@ -133,6 +134,7 @@ class Records:
             end=status.end,
             placement=status.placement,
             members=status.members,
+            sizes=status.sizes,
         )
         path = self.directory(status.run) / layout.STATUS
         layout.replace(path, report.model_dump_json(by_alias=True).encode(), durable=status.state.is_terminal)
@@ -145,6 +147,15 @@ class Records:
 
     def write_plan(self, plan: RunPlan) -> None:
         layout.replace(self.directory(plan["run"]) / layout.PLAN, json.dumps(plan).encode(), durable=False)
+
+    def tell_plan(self, plan: RunPlan) -> None:
+        """Write another plan and let the keeper look at it."""
+        self.write_plan(plan)
+        self.poke(plan["run"])
+
+    def poke(self, run: str) -> None:
+        """Let the keeper of a run look at what it was told."""
+        layout.poke(self.directory(run) / layout.CONTROL, b"!")
 
     def stop(self, run: str) -> StopRun | None:
         try:

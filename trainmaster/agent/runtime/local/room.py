@@ -1,5 +1,7 @@
 """What the pretend cluster has, and which run uses how much of it."""
 
+from collections.abc import Mapping
+
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
@@ -36,7 +38,7 @@ class Room:
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart"),
+            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )
@@ -73,22 +75,19 @@ class Room:
                     of_node[name] = of_node.get(name, 0) + amount * count
         return used
 
+    @property
+    def group_of(self) -> Mapping[str, str]:
+        """The group of each node, as reported."""
+        return self._group
+
     def take(self, run: str, used: dict[str, Resources]) -> None:
-        """Books what a run takes; nodes that the configuration no longer has count for nothing."""
+        """Books what a run takes, in place of what it took before; nodes that the configuration no longer has count for nothing."""
+        self.give_back(run)
         self._used[run] = used
         self._move(used, -1)
 
     def give_back(self, run: str) -> None:
         self._move(self._used.pop(run, {}), +1)
-
-    def by_group(self, nodes: Assignment) -> Assignment:
-        """The same placement with node groups in place of nodes."""
-        groups: Assignment = {}
-        for node, roles in nodes.items():
-            group = groups.setdefault(self._group.get(node, node), {})
-            for role, count in roles.items():
-                group[role] = group.get(role, 0) + count
-        return groups
 
     def _move(self, used: dict[str, Resources], sign: int) -> None:
         for node, amounts in used.items():

@@ -20,7 +20,7 @@ from trainmaster.agent.runtime.local.records import Record, Records, Sight
 from trainmaster.agent.runtime.local.spawner import Spawner
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeRefusedError
-from trainmaster.protocol.agent import CapacityReport, StartRun, StopRun
+from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +107,15 @@ class LocalRuntime:
         if known is None or (stop.generation, -stop.longest) > (known.generation, -known.longest):
             self._books.stop(held, stop)
 
+    async def resize(self, resize: ResizeRun) -> None:
+        if (task := self._accepting.get(resize.run)) is not None:
+            await asyncio.wait((task,))
+        held = self._books.runs.get(resize.run)
+        if held is None or held.status.state.is_terminal or held.stop is not None:
+            return
+        if resize.generation > held.status.generation:
+            self._books.resize(held, resize)
+
     async def forget(self, run: str) -> None:
         held = self._books.runs.get(run)
         if held is not None and held.status.state.is_terminal:
@@ -123,7 +132,7 @@ class LocalRuntime:
 
     async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
         held = self._books.runs[run]
-        if not 0 <= index < held.record.start.sizes.get(role, 0):
+        if not (0 <= index < held.record.start.sizes.get(role, 0) or held.has_member(role, index)):
             raise KeyError(f"run {run} has no member {role}-{index}")
         over = logs.member_is_over(held.status, role, index)
         path = self._records.directory(run) / f"{role}-{index}.log"
@@ -195,6 +204,9 @@ class LocalRuntime:
                 await self._bury(run)
             elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
                 self._books.ask(held)
+        for held in tuple(self._books.runs.values()):
+            if held.resize is not None or (held.plan is not None and held.plan["resized"]):
+                self._books.try_resize(held)
         self._books.mind_clocks(self._lease)
         self._books.fill()
 

@@ -13,7 +13,7 @@ from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus
 from trainmaster.agent.runtime.simulated.journal import Journal
 from trainmaster.agent.runtime.simulated.statuses import status_of
-from trainmaster.protocol.agent import CapacityReport, StartRun, StopRun
+from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.simulation import output
 from trainmaster.simulation.chance import draw
 from trainmaster.simulation.cluster import Cluster
@@ -89,6 +89,8 @@ class SimulatedRuntime:
             self.cluster.start(StartRun.model_validate(entry["start"]), at)
         elif "stop" in entry:
             self.cluster.stop(StopRun.model_validate(entry["stop"]), at)
+        elif "resize" in entry:
+            self.cluster.resize(ResizeRun.model_validate(entry["resize"]), at)
         elif "forget" in entry:
             self.cluster.forget(entry["forget"], at)
         elif "renew" in entry:
@@ -131,6 +133,14 @@ class SimulatedRuntime:
         if stop.run in self.cluster.runs:
             self._write(now, "stop", stop.model_dump(mode="json", by_alias=True))
         self.cluster.stop(stop, now)
+        self._tell()
+
+    async def resize(self, resize: ResizeRun) -> None:
+        now = self._clock()
+        held = self.cluster.runs.get(resize.run)
+        if held is not None and resize.generation > held.generation:
+            self._write(now, "resize", resize.model_dump(mode="json", by_alias=True))
+        self.cluster.resize(resize, now)
         self._tell()
 
     async def forget(self, run: str) -> None:

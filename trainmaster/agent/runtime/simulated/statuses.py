@@ -9,7 +9,15 @@ from trainmaster.simulation.run import Run
 def status_of(run: Run) -> RunStatus:
     """The status of a run as it is now."""
     return RunStatus(
-        run.id, run.generation, run.seq, run.state, run.message, _end_of(run), run.placement, _members_of(run)
+        run.id,
+        run.generation,
+        run.seq,
+        run.state,
+        run.message,
+        _end_of(run),
+        run.placement,
+        _members_of(run),
+        run.sizes,
     )
 
 
