@@ -34,7 +34,7 @@ def empty_url(database_url: str, postgres_url: str) -> str:
 
 
 def schema_of(url: str) -> list[Any]:
-    """Every table, column, index and constraint of a database."""
+    """Every table, column, index and constraint of a database, but the partitions of single days: at midnight others are due."""
     engine = create_engine(driver_url(url))
     with engine.connect() as connection:
         found = connection.execute(
@@ -42,7 +42,7 @@ def schema_of(url: str) -> list[Any]:
                 """
                 SELECT c.relname, c.relkind::text, c.reloptions::text, a.attname, format_type(a.atttypid, a.atttypmod)
                 FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-                WHERE c.relnamespace = 'public'::regnamespace ORDER BY 1, 2, 3, 4, 5
+                WHERE c.relnamespace = 'public'::regnamespace AND c.relname !~ '^events_[0-9]{8}' ORDER BY 1, 2, 3, 4, 5
                 """
             )
         ).all()
@@ -145,6 +145,7 @@ async def test_events_land_in_the_partition_of_their_day(service: Service) -> No
 
 
 def test_old_and_far_events_are_kept_in_the_default_partition(database_url: str) -> None:
+    migrate(database_url)  # the day may have changed since the database was made
     now = datetime.now(UTC)
     engine = create_engine(driver_url(database_url))
     with engine.begin() as connection:

@@ -143,8 +143,8 @@ class TestFit:
 
     def test_many_gangs_of_one_are_placed_as_one_after_the_other(self) -> None:
         shape = bound(gpu=3)
-        missing, _ = fit_many(shape.roles[0], 10, room_of(zoned(3, zones=TWO_HALVES)))
-        assert missing == 4
+        gangs, _ = fit_many(shape.roles[0], 1, 10, room_of(zoned(3, zones=TWO_HALVES)))
+        assert len(gangs) == 6
 
 
 def as_bins(members: list[Resources], bins: list[Resources]) -> bool:

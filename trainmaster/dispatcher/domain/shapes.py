@@ -71,9 +71,13 @@ class RoleShape:
     numa: str = ""
     """``restricted`` or ``singleNode`` where the node has to keep a member to its NUMA zones."""
     terms: Terms = field(init=False, repr=False, compare=False)
+    key: tuple[Terms, frozenset[str]] = field(init=False, repr=False, compare=False)
+    """What decides in which order its members take nodes: the terms and the devices that they need."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa))
+        terms = _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa)
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "key", (terms, frozenset(name for name in self.needs if "/" in name)))
 
 
 class Elasticity(NamedTuple):

@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, only_role, suits, take
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, may_repeat, only_role, suits, take
 from trainmaster.dispatcher.scheduling.nodes import Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room, add_members, empty_room, laid_out, laid_out_group
 from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
@@ -36,13 +36,45 @@ class Reservation(NamedTuple):
     at: float
 
 
+_What = TypeVar("_What")
+
+
+class _Timeline(Generic[_What]):
+    """What ends when, in the order of time. Two lists instead of one of pairs: those would keep the garbage collector busy."""
+
+    __slots__ = ("at", "what")
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.what: list[_What] = []
+
+    def sort(self) -> None:
+        """Bring what was appended into order."""
+        order = sorted(range(len(self.at)), key=self.at.__getitem__)
+        self.at, self.what = [self.at[index] for index in order], [self.what[index] for index in order]
+
+    def put(self, at: float, what: _What, many: int) -> None:
+        """So many more of it, or with -1 one less."""
+        if many < 0:
+            place = self.what.index(what, bisect_left(self.at, at))
+            del self.at[place], self.what[place]
+        else:
+            place = bisect_right(self.at, at)
+            self.at[place:place] = [at] * many
+            self.what[place:place] = [what] * many
+
+    def after(self, at: float) -> list[_What]:
+        """What ends later."""
+        return self.what[bisect_right(self.at, at) :]
+
+
 class _Group:
     """When members in one group of nodes end, and how its nodes are laid out then."""
 
     __slots__ = ("endless", "ends", "extra", "laid")
 
     def __init__(self) -> None:
-        self.ends: list[tuple[float, LoadKey, int]] = []
+        self.ends: _Timeline[tuple[LoadKey, int]] = _Timeline()
         self.endless: dict[LoadKey, int] = {}
         self.extra = 0
         """How many of them are there in thought only."""
@@ -61,7 +93,7 @@ class Later:
         self._view = view
         self._cluster_id = cluster_id
         self._empty = empty_room(view, cluster_id)
-        self._ends: list[tuple[float, tuple[tuple[LoadKey, int], ...]]] = []
+        self._ends: _Timeline[tuple[tuple[LoadKey, int], ...]] = _Timeline()
         """When runs end, and what is on the cluster of them."""
         self._groups: dict[str, _Group] = {}
         self._strays = 0
@@ -69,21 +101,14 @@ class Later:
         self._earliest: dict[tuple[int, int], float] = {}
         self._times: list[float] | None = None
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
-        self._is_sorted = False
-        """While all that is there is taken in, it is only collected."""
-        alike: dict[tuple[Any, ...], list[LiveRun]] = {}
-        for run in view.runs_on.get(cluster_id, {}).values():
-            alike.setdefault((run.shape_id, run.queue_id, run.sizes, run.placement, run.began_at), []).append(run)
-        for runs in alike.values():
-            self.note(runs[0], len(runs))
+        self._collect(view.runs_on.get(cluster_id, {}).values())
         self._ends.sort()
         for group in self._groups.values():
             group.ends.sort()
-        self._is_sorted = True
 
     def note(self, run: LiveRun, many: int) -> None:
         """So many runs alike have come, or with -1 one has gone."""
-        self._move(tuple(load_of(run)), self._view.ends_at(run), many)
+        self._move(load_of(run), self._view.ends_at(run), many)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """Something more runs there, in thought."""
@@ -120,18 +145,35 @@ class Later:
                 if not group.endless[key]:
                     del group.endless[key]
             else:
-                self._put(group.ends, (ends_at, key, count), many)
+                group.ends.put(ends_at, (key, count), many)
         if ends_at < inf:
-            self._put(self._ends, (ends_at, load), many)
+            self._ends.put(ends_at, load, many)
 
-    def _put(self, entries: list[Any], entry: tuple[Any, ...], many: int) -> None:
-        if many < 0:
-            del entries[bisect_left(entries, entry)]
-        elif self._is_sorted:
-            place = bisect_left(entries, entry)
-            entries[place:place] = [entry] * many
-        else:
-            entries += [entry] * many
+    def _collect(self, runs: Iterable[LiveRun]) -> None:
+        """Take in the runs that are there from the beginning: ``_move`` with less work, as everything is sorted afterwards."""
+        limits: dict[tuple[int, int], float] = {}
+        groups, end_at, ends = self._groups, self._ends.at, self._ends.what
+        for run in runs:
+            kind = (run.shape_id, run.queue_id)
+            limit = limits.get(kind)
+            if limit is None:
+                limit = limits[kind] = self._view.limit_of(*kind)
+            load, at = load_of(run), run.began_at + limit
+            for item in load:
+                key = item[0]
+                group = groups.get(key.group)
+                if group is None:
+                    group = self._group(key.group)
+                if limit == inf:
+                    group.endless[key] = group.endless.get(key, 0) + item[1]
+                else:
+                    group.ends.at.append(at)
+                    group.ends.what.append(item)
+            if limit < inf:
+                end_at.append(at)
+                ends.append(load)
+        for name in groups.keys() - self._empty.groups.keys():
+            self._strays += sum(groups[name].endless.values()) + sum(count for _, count in groups[name].ends.what)
 
     def earliest(self, shape_id: int, size: Size, now: float) -> float:
         """When the gang fits; infinite if it does not even when every run with a limit has ended.
@@ -154,7 +196,7 @@ class Later:
         """A member alone: only where a run ends there is news."""
         suiting = frozenset(suits(role, self._empty))
         seen: set[tuple[str, float]] = set()
-        for at, load in self._ends:
+        for at, load in zip(self._ends.at, self._ends.what, strict=True):
             for key, _ in load:
                 if key.group not in suiting or (key.group, at) in seen:
                     continue
@@ -166,10 +208,15 @@ class Later:
     def _earliest_of_many(self, shape: Shape, size: Size) -> float:
         """In steps that double, then by bisection."""
         if self._times is None:
-            self._times = sorted({at for at, _ in self._ends})
+            self._times = sorted(set(self._ends.at))
         times = self._times
 
+        role = None if self._strays else may_repeat(shape, size)
+        suiting = () if role is None else suits(role, self._empty)
+
         def fits(index: int) -> bool:
+            if role is not None:
+                return self._has_room(role, size.total, suiting, times[index])
             return isinstance(fit(shape, size.members, self._room(times[index])), Fitted)
 
         low, high = -1, 0
@@ -188,6 +235,16 @@ class Later:
                 low = middle
         return times[high]
 
+    def _has_room(self, role: RoleShape, members: int, suiting: Iterable[str], at: float) -> bool:
+        """Whether so many members alike fit into these groups: it is enough to count."""
+        for name in suiting:
+            for one in self._group_at(name, at):
+                if one.takes(role.needs):
+                    members -= one.count * one.holds(role.needs)
+                    if members <= 0:
+                        return True
+        return False
+
     def room(self, at: float) -> Room:
         """The cluster when every run that ends by ``at`` has ended; a room of the caller's own."""
         return self._room(at)
@@ -195,7 +252,7 @@ class Later:
     def _room(self, at: float) -> Room:
         if self._strays:
             load = {name: dict(group.endless) for name, group in self._groups.items()}
-            for _, entry in self._ends[bisect_right(self._ends, at, key=_end) :]:
+            for entry in self._ends.after(at):
                 add_members(load, entry)
             return laid_out(self._view, self._cluster_id, load)
         return Room({name: self._group_at(name, at) for name in self._empty.groups}, self._empty.suiting)
@@ -205,12 +262,12 @@ class Later:
         group = self._groups.get(name)
         if group is None:
             return self._empty.groups[name]
-        passed = bisect_right(group.ends, at, key=_end)
+        passed = bisect_right(group.ends.at, at)
         laid = group.laid.get(passed)
         if laid is None:
             if passed or group.extra:
                 members = dict(group.endless)
-                for _, key, count in group.ends[passed:]:
+                for key, count in group.ends.what[passed:]:
                     members[key] = members.get(key, 0) + count
             else:
                 members = self._view.load.get(self._cluster_id, {}).get(name, {})
@@ -218,10 +275,6 @@ class Later:
                 group.laid.clear()
             laid = group.laid[passed] = laid_out_group(self._view, self._cluster_id, name, members)
         return laid
-
-
-def _end(entry: tuple[float, Any] | tuple[float, Any, Any]) -> float:
-    return entry[0]
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
 """What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Wishes
@@ -23,8 +24,16 @@ from trainmaster.dispatcher.scheduling.fit import (
 )
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.room import Room, empty_room
-from trainmaster.dispatcher.scheduling.scores import Fit, Measure, measure, score, total_score
+from trainmaster.dispatcher.scheduling.scores import (
+    Fit,
+    Measure,
+    headroom,
+    measure,
+    score,
+    total_score,
+)
 from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, View
+from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
 
@@ -71,10 +80,18 @@ class Rooms:
         """By cluster, the latest one last: the number of its last change."""
         self._standings: dict[Alike, Standing] = {}
         self._looked_at: dict[Alike, list[tuple[Cluster, Verdict | None]]] = {}
-        self._open: dict[tuple[Wishes, frozenset[ClusterKind], tuple[int, ...]], list[Cluster]] = {}
+        self._open: dict[tuple[Wishes, frozenset[ClusterKind], tuple[int, ...]], dict[int, Cluster]] = {}
         """By what rules clusters out whatever their room is: those that are not ruled out."""
         self._measures: dict[int, Measure] = {}
         """By cluster, until its room changes."""
+        self._bare = Standing()
+        """All clusters by what they score for a job that needs next to nothing, of everything: no job scores lower for that."""
+        self._least: Resources = {}
+        """The least amount of each resource that any cluster has."""
+        self._asked: set[Alike] = set()
+        """For whom the clusters were ranked once; who asks again is given a standing."""
+        self._said: dict[int, dict[str, Verdict]] = {}
+        """By cluster and sentence: verdicts on room."""
 
     @classmethod
     def of(cls, view: View) -> "Rooms":
@@ -120,10 +137,16 @@ class Rooms:
             self._now_free.pop(cluster_id, None)
             self._later.pop(cluster_id, None)
             self._capacity.pop(cluster_id, None)
+            self._said.pop(cluster_id, None)
             for known in (*self._allowed.values(), *self._never.values()):
                 known.pop(cluster_id, None)
             self._note_change(cluster_id)
         self.reported.clear()
+        self._least = {}
+        for cluster in self.clusters:
+            for name, amount in self.empty(cluster).total().items():
+                if amount > 0:
+                    self._least[name] = min(amount, self._least.get(name, amount))
         self._looked_at.clear()
         self._open.clear()
 
@@ -198,13 +221,23 @@ class Rooms:
         """Whether nothing that passes by itself rules the cluster out."""
         return self._passing.get(cluster_id) is None
 
-    def take_many(self, cluster_id: int, role: RoleShape, count: int) -> list[str]:
-        """Place so many more jobs of one member on a cluster, or as many as fit; the node group of each."""
-        missing, fitted = fit_many(role, count, self.free(cluster_id))
-        if missing < count:
-            take(self.free(cluster_id), fitted)
-            self._take(cluster_id)
-        return [group for group, roles in fitted.placement.items() for _ in range(roles[role.name])]
+    def take_many(
+        self, cluster_id: int, role: RoleShape, members: int, count: int, lets: Callable[[Fitted], bool]
+    ) -> tuple[list[dict[str, int]], Fitted | None]:
+        """Place so many more gangs of one role on a cluster, or as many as fit; by gang its members by group, and all together.
+
+        ``lets``: whether nothing else forbids so many of them. They are halved until it does not, so there may be fewer than could be.
+        """
+        while count:
+            gangs, fitted = fit_many(role, members, count, self.free(cluster_id))
+            if not gangs:
+                break
+            if lets(fitted):
+                take(self.free(cluster_id), fitted)
+                self._take(cluster_id)
+                return gangs, fitted
+            count = len(gangs) // 2
+        return [], None
 
     def replace(self, cluster_id: int, room: Room) -> None:
         """The room of a cluster after runs were ended there for a job."""
@@ -311,7 +344,72 @@ class Rooms:
     def may_fit(self, shape_id: int, size: "Size", cluster: Cluster) -> bool:
         """Whether a member of each role finds a node now: a quick look before the long one."""
         room = self.free(cluster.id)
-        return all(has_node(role, room) for role in self.view.shapes[shape_id].roles if size.members.get(role.name))
+        for role in self.view.shapes[shape_id].roles:  # noqa: SIM110 - a generator would take twice as long here
+            if size.members.get(role.name) and not has_node(role, room):
+                return False
+        return True
+
+    def ranked(self, alike: "Alike", size: "Size") -> Iterator[Cluster]:
+        """The clusters on which jobs alike of this size may fit, the best first. Nothing may change while they are asked for.
+
+        Where nearly every job is of a kind of its own, who asks for the first time never asks again: then only the first ones are
+        found, among clusters in the order in which they are full.
+        """
+        if alike not in self._standings and alike not in self._asked:
+            if len(self._asked) >= _MOST_ASKED:
+                self._asked.clear()
+            self._asked.add(alike)
+            return self._first_ranked(alike, size)
+        clusters = self.view.clusters
+        return (clusters[cluster_id] for _, _, cluster_id in self.standing(alike, size).ranked)
+
+    def note_lacking(self, alike: "Alike", cluster_ids: list[int]) -> None:
+        """The gang was tried on clusters, and does not fit there; kept where they are known to be asked for again."""
+        standing = self._standings.get(alike)
+        if standing is not None and standing.seen == self._changes:
+            for cluster_id in cluster_ids:
+                standing.note_lack(cluster_id)
+
+    def _first_ranked(self, alike: "Alike", size: "Size") -> Iterator[Cluster]:
+        bare, clusters, open_ones, needs = self._bare, self.view.clusters, self._open_to(alike), size.needs
+        self._bring_up(bare, self._stand_bare)
+        more = headroom(needs, self._least)
+        found: list[tuple[float, str, int]] = []
+        for entry in bare.ranked:
+            # No cluster that was not looked at scores more than this.
+            most = entry[0] - more
+            while found and found[0][0] < most:
+                yield clusters[heappop(found)[2]]
+            cluster = open_ones.get(entry[2])
+            if cluster is not None:
+                heappush(found, (-total_score(cluster.kind, self._measure(cluster), needs), cluster.name, cluster.id))
+        while found:
+            yield clusters[heappop(found)[2]]
+
+    def _bring_up(self, standing: "Standing", stand: Callable[..., None]) -> None:
+        """Take in the clusters that have changed since a standing was last asked for; all of them at first.
+
+        It is doubtful whether there is room where there was none before.
+        """
+        if standing.is_new:
+            for cluster in self.clusters:
+                stand(cluster, is_doubtful=True)
+            standing.ranked.sort()
+            standing.is_new = False
+        elif standing.seen != self._changes:
+            for cluster_id in reversed(self._changed_at):
+                if self._changed_at[cluster_id] <= standing.seen:
+                    break
+                is_doubtful = cluster_id in standing.lacks
+                standing.take_out(cluster_id)
+                changed = self.view.clusters.get(cluster_id)
+                if changed is not None:
+                    stand(changed, is_doubtful=is_doubtful)
+        standing.seen = self._changes
+
+    def _stand_bare(self, cluster: Cluster, *, is_doubtful: bool) -> None:
+        measured = self._measure(cluster)
+        self._bare.put(cluster, total_score(cluster.kind, measured, dict.fromkeys(measured, 0)))
 
     def standing(self, alike: "Alike", size: "Size") -> "Standing":
         """How the clusters stand for jobs alike of this size, brought up to date."""
@@ -320,24 +418,18 @@ class Rooms:
             if len(self._standings) >= _MOST_STANDINGS:
                 self._standings.clear()
             standing = self._standings[alike] = Standing()
-            for cluster in self._open_to(alike):
-                standing.put(cluster, total_score(cluster.kind, self._measure(cluster), size.needs))
-            standing.ranked.sort()
-            standing.is_new = False
-        elif standing.seen != self._changes:
-            for cluster_id in reversed(self._changed_at):
-                if self._changed_at[cluster_id] <= standing.seen:
-                    break
-                standing.take_out(cluster_id)
-                changed = self.view.clusters.get(cluster_id)
-                if changed is not None:
-                    self._stand(standing, alike, size, changed)
-        standing.seen = self._changes
-        return standing
+        open_ones = self._open_to(alike)
 
-    def _stand(self, standing: "Standing", alike: "Alike", size: "Size", cluster: Cluster) -> None:
-        if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None:
-            standing.put(cluster, total_score(cluster.kind, self._measure(cluster), size.needs))
+        def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
+            if cluster.id not in open_ones:
+                return
+            if is_doubtful and not self.may_fit(alike.shape_id, size, cluster):
+                standing.lacks.add(cluster.id)
+            else:
+                standing.put(cluster, total_score(cluster.kind, self._measure(cluster), size.needs))
+
+        self._bring_up(standing, stand)
+        return standing
 
     def _measure(self, cluster: Cluster) -> Measure:
         found = self._measures.get(cluster.id)
@@ -346,16 +438,16 @@ class Rooms:
             self._measures[cluster.id] = found
         return found
 
-    def _open_to(self, alike: "Alike") -> list[Cluster]:
+    def _open_to(self, alike: "Alike") -> dict[int, Cluster]:
         """The clusters that are not ruled out for jobs alike, whatever their room is, except that the gang may never fit there."""
         key = (self.view.shapes[alike.shape_id].wishes, alike.allowed_kinds, alike.avoided)
         found = self._open.get(key)
         if found is None:
-            found = self._open[key] = [
-                cluster
+            found = self._open[key] = {
+                cluster.id: cluster
                 for cluster in self.clusters
                 if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None
-            ]
+            }
         return found
 
     def reason(self, alike: "Alike", verdicts: list[Verdict], explain: "Callable[[list[Verdict]], Reason]") -> Reason:
@@ -381,10 +473,19 @@ class Rooms:
             outcome = lack_of_one(alone, self.free(cluster.id))
         else:
             outcome = self.option(alike.shape_id, [size], cluster, None)
-        sentence = outcome.sentence if isinstance(outcome, Shortfall) else ""
-        verdict = Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
+        verdict = self._lacking(cluster, outcome.sentence if isinstance(outcome, Shortfall) else "")
         standing.told[cluster.id] = at, verdict
         return verdict
+
+    def _lacking(self, cluster: Cluster, sentence: str) -> Verdict:
+        """The verdict on a cluster without room: one object for the same words."""
+        said = self._said.setdefault(cluster.id, {})
+        found = said.get(sentence)
+        if found is None:
+            if len(said) >= _MOST_OPTIONS:
+                said.clear()
+            found = said[sentence] = Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=sentence)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

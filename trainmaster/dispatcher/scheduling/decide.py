@@ -3,7 +3,6 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from heapq import nsmallest
 
@@ -121,15 +120,14 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
     """End the turn of a job that starts; with it start jobs alike right behind it, as they would one after the other.
 
     A cluster that takes a job is a still better choice for the next one, as it packs tighter. So they all go where the first one
-    goes, as long as they fit, unless quota depends on the place or the cluster is kept for another job.
+    goes, as long as they fit and delay nobody that the cluster is kept for, unless quota depends on the place.
     """
     view, ledger, start = cycle.rooms.view, cycle.ledger, plan.starts[-1]
     sizes = cycle.rooms.sizes_of(key.shape_id)
-    charge = sizes[0].charge
-    role = may_repeat(view.shapes[key.shape_id], sizes[0]) if len(sizes) == 1 else None
+    size, charge = sizes[0], sizes[0].charge
+    role = may_repeat(view.shapes[key.shape_id], size) if len(sizes) == 1 else None
     most = min(most, LONGEST_ROW - 1)
-    is_kept = start.cluster_id in cycle.reservations.kept or cycle.windows.is_on(start.cluster_id)
-    if role is None or view.lines.any_narrowed or is_kept:
+    if role is None or not turns.has_more(key) or view.lines.any_narrowed or cycle.windows.is_on(start.cluster_id):
         most = 0
     if most:
         most = ledger.most_alike(key.queue_id, charge, most)
@@ -139,16 +137,38 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
         turns.done(key)
         return
     job_ids = turns.row(key, most)
-    groups = cycle.rooms.take_many(start.cluster_id, role, len(job_ids)) if job_ids else []
-    if groups:
-        ledger.add(key.queue_id, {line: amount * len(groups) for line, amount in charge.items()}, len(groups))
-        placements = {group: {group: {role.name: 1}} for group in groups}
-        for job_id, group in zip(job_ids, groups, strict=False):
-            job = view.jobs[job_id]
-            plan.starts.append(Start(job, start.cluster_id, start.sizes, placements[group], start.why, start.table))
-        load = Counter(LoadKey(group, key.shape_id, role.name) for group in groups)
-        _note_load(cycle, start.cluster_id, load, cycle.now + view.limit_of(key.shape_id, key.queue_id))
-    turns.end_row(key, len(groups))
+    ends_at = cycle.now + view.limit_of(key.shape_id, key.queue_id)
+    kept, roles = cycle.reservations.kept.get(start.cluster_id), {role.name: role}
+    gangs, fitted = cycle.rooms.take_many(
+        start.cluster_id,
+        role,
+        size.total,
+        len(job_ids),
+        lambda fitted: kept is None or kept.lets(roles, fitted.placement, ends_at),
+    )
+    if fitted is not None:
+        if kept is not None:
+            kept.take(roles, fitted.placement, ends_at)
+        ledger.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
+        alike: dict[str, dict[str, dict[str, int]]] = {}
+        for job_id, gang in zip(job_ids, gangs, strict=False):
+            if size.total == 1:
+                (group,) = gang
+                placement = alike.get(group)
+                if placement is None:
+                    placement = alike[group] = {group: {role.name: 1}}
+            else:
+                placement = {group: {role.name: many} for group, many in gang.items()}
+            plan.starts.append(
+                Start(view.jobs[job_id], start.cluster_id, start.sizes, placement, start.why, start.table)
+            )
+        load = {
+            LoadKey(group, key.shape_id, name): many
+            for group, members in fitted.placement.items()
+            for name, many in members.items()
+        }
+        _note_load(cycle, start.cluster_id, load, ends_at)
+    turns.end_row(key, len(gangs))
 
 
 def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:

@@ -8,11 +8,13 @@ fits when no packing exists, for it builds the packing; it may miss one that exi
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_of
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
+from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.room import Room, by_size
 from trainmaster.dispatcher.scheduling.zones import names_of
 from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
@@ -54,13 +56,12 @@ class Size:
     needs: Resources
     charge: Amounts = field(init=False, compare=False)
     """What it needs of each plain line."""
+    total: int = field(init=False, compare=False)
+    """Members in all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "charge", {plain(name): amount for name, amount in self.needs.items() if amount})
-
-    @property
-    def total(self) -> int:
-        return sum(self.members.values())
+        object.__setattr__(self, "total", sum(self.members.values()))
 
 
 def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | None = None) -> Fitted | Shortfall:
@@ -76,18 +77,48 @@ def fit(shape: Shape, members: dict[str, int], room: Room, product: Product | No
 
 
 def may_repeat(shape: Shape, size: Size) -> RoleShape | None:
-    """The role of a gang of one of which many are placed like one after the other by placing them together."""
-    return None if shape.preferred_level is not None else only_role(shape, size)
+    """The only role of a gang of which many are placed like one after the other by placing all their members together."""
+    if shape.preferred_level is not None or shape.required_level is not None:
+        return None
+    roles = [role for role in shape.roles if size.members.get(role.name)]
+    if len(roles) > 1 or (size.total > 1 and (roles[0].max_per_node is not None or roles[0].numa)):
+        return None
+    return roles[0]
 
 
-def fit_many(role: RoleShape, count: int, room: Room) -> tuple[int, Fitted]:
-    """Place so many members, each a gang of its own, as one after the other would be; how many found no place."""
-    work = dict(room.groups)
+def fit_many(role: RoleShape, members: int, count: int, room: Room) -> tuple[list[dict[str, int]], Fitted]:
+    """Place so many gangs of so many members, as one after the other would be, or as many of them as fit.
+
+    By gang its members by group, and all of them together.
+    """
     suiting = _suiting(role, room, None)
-    missing, placed = fill(work, role.needs, count, suiting, room.ranking(suiting, role.needs), numa=role.numa)
-    placement = {group: {role.name: many} for group, many in placed.items()}
-    needs = {name: amount * (count - missing) for name, amount in role.needs.items()}
-    return missing, Fitted(placement, {name: work[name] for name in placed}, needs)
+    while count:
+        work, order = dict(room.groups), list[tuple[str, int]]()
+        ranking = room.ranking(suiting, role.needs)
+        missing, placed = fill(work, role.needs, count * members, suiting, ranking, numa=role.numa, order=order)
+        count, rest = divmod(count * members - missing, members)
+        if not rest:
+            placement = {group: {role.name: many} for group, many in placed.items()}
+            needs = {name: amount * count * members for name, amount in role.needs.items()}
+            return list(_dealt(order, members)), Fitted(placement, {name: work[name] for name in placed}, needs)
+        # The last one does not fit as a whole: once more without it.
+    return [], Fitted({}, {}, {})
+
+
+def _dealt(order: list[tuple[str, int]], members: int) -> Iterator[dict[str, int]]:
+    """Members in the order in which groups took them, by gang."""
+    gang: dict[str, int] = {}
+    missing = members
+    for group, many in order:
+        left = many
+        while left:
+            taken = min(left, missing)
+            gang[group] = gang.get(group, 0) + taken
+            left -= taken
+            missing -= taken
+            if not missing:
+                yield gang
+                gang, missing = {}, members
 
 
 def suits(role: RoleShape, room: Room) -> tuple[str, ...]:
@@ -97,13 +128,25 @@ def suits(role: RoleShape, room: Room) -> tuple[str, ...]:
 
 def has_node(role: RoleShape, room: Room) -> bool:
     """Whether any node has room for one member."""
-    suiting = _suiting(role, room, None)
-    ranking = room.ranking(suiting, role.needs)
+    ranking = _ranking(role, room)
     if ranking is None:
         return True
     if role.numa:
         return any(one.holds_in_zones(role.needs, 1, role.numa) for one in ranking.best(role.needs))
-    return ranking.tightest(role.needs) is not None
+    return ranking.has(role.needs)
+
+
+def _ranking(role: RoleShape, room: Room) -> Ranking | None:
+    """The nodes that a role's members may be on, in order; None for a room whose nodes are not kept in order."""
+    known = room.by_role
+    if known is None:
+        return None
+    found = known.get(role.key)
+    if found is None:
+        found = room.ranking(_suiting(role, room, None), role.needs)
+        if found is not None:
+            known[role.key] = found
+    return found
 
 
 def only_role(shape: Shape, size: Size) -> RoleShape | None:
@@ -121,8 +164,8 @@ def lack_of_one(role: RoleShape, room: Room) -> Shortfall:
     return _too_small(role, room.most(suiting), _in(suiting, room.groups), beside_others=False)
 
 
-def _in(names: Iterable[str], groups: Groups) -> list[Nodes]:
-    return [one for name in names for one in groups[name]]
+def _in(names: Iterable[str], groups: Groups) -> Iterator[Nodes]:
+    return (one for name in names for one in groups[name])
 
 
 def _no_node(role: RoleShape) -> Shortfall:
@@ -210,7 +253,8 @@ def _pack(
         if missing:
             if wanted == missing and groups is room.groups and not placement:
                 return _too_small(role, room.most(suiting), _in(suiting, work), beside_others=False)
-            return _shortfall(role, wanted, wanted - missing, _in(suiting, work), beside_others=placement != {})
+            feasible = list(_in(suiting, work))
+            return _shortfall(role, wanted, wanted - missing, feasible, beside_others=placement != {})
         for group, count in placed.items():
             placement.setdefault(group, {})[role.name] = count
         for name, amount in role.needs.items():
@@ -242,17 +286,23 @@ def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, b
     return _too_small(role, most, nodes, beside_others=beside_others)
 
 
-def _too_small(role: RoleShape, most: Resources, nodes: list[Nodes], *, beside_others: bool) -> Shortfall:
+def _too_small(role: RoleShape, most: Resources, nodes: Iterable[Nodes], *, beside_others: bool) -> Shortfall:
     """No node has room for a single member; ``most`` is what is free on one node at most, of each resource."""
     beside = " beside the other roles" if beside_others else ""
     for name, amount in sorted(role.needs.items()):
         best = most.get(name, 0)
         if best < amount:
-            need, has = format_apart(name, amount, max(best, 0))
-            return Shortfall(f"needs {need} {name} on one node, the best node has {has}{beside}")
-    if role.numa and any(one.zones and one.takes(role.needs) for one in nodes):
-        return Shortfall(_zones_too_small(role, nodes) + beside)
+            return Shortfall(_lacks(name, amount, max(best, 0)) + beside)
+    zoned = [one for one in nodes if one.zones and one.takes(role.needs)] if role.numa else []
+    if zoned:
+        return Shortfall(_zones_too_small(role, zoned) + beside)
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
+
+
+@lru_cache(maxsize=1 << 15)
+def _lacks(name: str, amount: int, best: int) -> str:
+    need, has = format_apart(name, amount, best)
+    return f"needs {need} {name} on one node, the best node has {has}"
 
 
 def _zones_too_small(role: RoleShape, nodes: list[Nodes]) -> str:
@@ -260,7 +310,7 @@ def _zones_too_small(role: RoleShape, nodes: list[Nodes]) -> str:
     if role.numa == "singleNode":
         best: Resources = {}
         for one in nodes:
-            for zone in one.zones if one.takes(role.needs) else ():
+            for zone in one.zones:
                 for name, there in zip(names_of(one.group), zone, strict=True):
                     best[name] = max(best.get(name, 0), there)
         for name, amount in sorted(role.needs.items()):

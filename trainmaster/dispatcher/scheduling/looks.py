@@ -94,26 +94,28 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     rooms = cycle.rooms
     if rooms.view.lines.any_narrowed or len(sizes) > 1:
         return None
-    standing = rooms.standing(alike, sizes[0])
     top: list[Option] = []
     closed: dict[int, Verdict] = {}
-    index = 0
-    while len(top) < MOST_COMPARED and index < len(standing.ranked):
-        cluster = rooms.view.clusters[standing.ranked[index][2]]
+    lacking = []
+    for cluster in rooms.ranked(alike, sizes[0]):
         outcome = None
         if rooms.may_fit(alike.shape_id, sizes[0], cluster):
             outcome = rooms.option(alike.shape_id, sizes, cluster, None)
         if not isinstance(outcome, Option):
-            standing.note_lack(cluster.id)
+            lacking.append(cluster.id)
             continue
         admitted = _admitted(cycle, alike, outcome)
         if isinstance(admitted, Option):
             top.append(admitted)
+            if len(top) == MOST_COMPARED:
+                break
         else:
             closed[cluster.id] = admitted
-        index += 1
     if len(top) == MOST_COMPARED:
+        rooms.note_lacking(alike, lacking)
         return Choice(top[0], top, ())
+    standing = rooms.standing(alike, sizes[0])
+    rooms.note_lacking(alike, lacking)
     if top:
         return Choice(top[0], top, list(islice(_lacking(rooms, alike, sizes[0], standing), MOST_LACKING)))
     look = Look()

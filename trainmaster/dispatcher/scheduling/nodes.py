@@ -89,12 +89,14 @@ def fill(
     ranking: Ranking | None = None,
     max_per_node: int | None = None,
     numa: str = "",
+    order: list[tuple[str, int]] | None = None,
 ) -> tuple[int, dict[str, int]]:
     """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
 
     ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
     others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them. ``max_per_node``: how
     many of these members one node takes at most. ``numa``: the policy that binds them to zones of their node, where it does.
+    ``order``: to be told which group took how many, one after the other.
     """
     placed: dict[str, int] = {}
     usable = groups if suiting is None else suiting
@@ -103,6 +105,8 @@ def fill(
         if best is None:
             return 1, placed
         split(groups, best, needs, ((1, 1),))
+        if order is not None:
+            order.append((best.group.name, 1))
         return 0, {best.group.name: 1}
     for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
         each = min(one.holds(needs), count)
@@ -117,6 +121,8 @@ def fill(
         split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),), numa)
         name = one.group.name
         placed[name] = placed.get(name, 0) + whole * each + rest
+        if order is not None:
+            order.append((name, whole * each + rest))
         count -= whole * each + rest
         if not count:
             break

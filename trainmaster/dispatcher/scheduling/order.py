@@ -98,6 +98,10 @@ class _Line:
         if goes_on:
             self._push(key, jobs)
 
+    def has_more(self, key: ClassKey) -> bool:
+        """Whether other jobs of a class wait than its first one."""
+        return len(self._waiting[key]) > 1
+
     def row(self, most: int) -> list[int]:
         """The jobs alike that come right behind the first one of the class that has its turn, so many at most.
 
@@ -229,8 +233,14 @@ class Turns:
         if beyond > 0.0 >= runner_up[0] and self._ledger.tree.guaranteed:
             return False  # the next one lacks what is guaranteed to it
         if beyond == runner_up[0]:
+            if whole == runner_up[1]:
+                return queue.id < runner_up[2]
             return whole <= runner_up[1] + STEP
         return beyond <= runner_up[0] + STEP
+
+    def has_more(self, key: ClassKey) -> bool:
+        """Whether other jobs are alike to the one that has the turn."""
+        return self._lines[key.queue_id].has_more(key)
 
     def row(self, key: ClassKey, most: int) -> list[int]:
         """Jobs alike that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow."""

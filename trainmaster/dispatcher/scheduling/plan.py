@@ -31,9 +31,12 @@ class Growth(NamedTuple):
     placement: dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
-    """A job to be handed to a cluster. ``table``: what each candidate scored, for people."""
+    """A job to be handed to a cluster. ``table``: what each candidate scored, for people.
+
+    It is not to be changed, though not frozen: thousands are made in a second.
+    """
 
     job: WaitingJob
     cluster_id: int

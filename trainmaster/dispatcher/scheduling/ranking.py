@@ -18,10 +18,14 @@ Key = tuple[int, int, int, int, int, int]
 """Free on a node: devices that are not needed, devices that are, CPU, memory. Then its group and its entry in it, for ties."""
 
 
+_WORTH_IT = 2
+"""Members that find no node before it is found out what any node has at most."""
+
+
 class Ranking:
     """Nodes of some groups in the order in which members that need these devices take them."""
 
-    __slots__ = ("_entries", "_keys", "_nodes", "_of_group", "_places", "devices")
+    __slots__ = ("_entries", "_failed", "_keys", "_most", "_nodes", "_of_group", "_places", "devices")
 
     def __init__(self, order: Sequence[str], devices: frozenset[str]) -> None:
         self.devices = devices
@@ -30,6 +34,10 @@ class Ranking:
         self._of_group: dict[str, list[Key]] = {}
         self._keys: list[Key] = []
         self._nodes: dict[tuple[int, int], Nodes] = {}
+        self._most: Resources | None = None
+        """What is free on one node at most, once it was worth finding out since anything changed."""
+        self._failed = 0
+        """How many members have found no node since then."""
 
     def follow(self, groups: "Mapping[str, Sequence[Nodes]]") -> None:
         """Take in all groups; those that have not changed cost nothing."""
@@ -51,6 +59,7 @@ class Ranking:
 
     def _put(self, place: int, name: str, entries: "Sequence[Nodes]") -> None:
         keys = self._keys
+        self._most, self._failed = None, 0
         for key in self._of_group[name]:
             del keys[bisect_left(keys, key)]
             del self._nodes[key[4], key[5]]
@@ -72,6 +81,28 @@ class Ranking:
             own.append((others, needed, free.get("cpu", 0), free.get("memory", 0), place, index))
             self._nodes[place, index] = one
         return own
+
+    def has(self, needs: Resources) -> bool:
+        """Whether any node has room for a member."""
+        keys = self._keys
+        if not keys:
+            return False
+        last = keys[-1]
+        if self._nodes[last[4], last[5]].takes(needs):
+            return True
+        if self._most is None and self._failed >= _WORTH_IT:
+            self._most = {}
+            for one in self._nodes.values():
+                for name, amount in one.free.items():
+                    if amount > self._most.get(name, 0):
+                        self._most[name] = amount
+        if self._most is not None:
+            for name, amount in needs.items():
+                if self._most.get(name, 0) < amount:
+                    return False
+        found = self.tightest(needs) is not None
+        self._failed += not found
+        return found
 
     def tightest(self, needs: Resources) -> "Nodes | None":
         """The first of ``best``."""

@@ -38,6 +38,8 @@ class Room:
         self._total: Resources | None = None
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
         """By the identity of the tuple of groups, and devices."""
+        self.by_role: dict[Any, Ranking] | None = None
+        """The same by what roles ask for, as far as they have asked."""
         self._most: dict[int, Resources] = {}
         self.names: tuple[str, ...] = ()
         """Of an empty room: the resources that any of its nodes has, in the order of tuples of amounts."""
@@ -46,9 +48,9 @@ class Room:
 
     def rank(self, before: "Room | None" = None) -> None:
         """Keep the nodes in order from now on, as a room that many are to be fitted into. ``before``: the same cluster, earlier."""
-        self._rankings = {}
+        self._rankings, self.by_role = {}, {}
         if before is not None and before._rankings and before.suiting is self.suiting:
-            self._rankings = before._rankings
+            self._rankings, self.by_role = before._rankings, before.by_role
             for ranking in self._rankings.values():
                 ranking.follow(self.groups)
 

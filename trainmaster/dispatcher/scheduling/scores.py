@@ -62,6 +62,15 @@ def measure(free: Resources, capacity: Resources) -> Measure:
     return {name: (there - free.get(name, 0), there) for name, there in capacity.items() if there > 0}
 
 
+def headroom(needs: Resources, least: Resources) -> float:
+    """By how much the total of any cluster is higher for these needs than for none, at most; rounding included.
+
+    ``least``: the least amount of each resource that any cluster has.
+    """
+    more = max((amount / least[name] for name, amount in needs.items() if name in least), default=0.0)
+    return _PACKING_WEIGHT * (more + 0.0002) + 0.0001
+
+
 def total_score(kind: ClusterKind, measured: Measure, needs: Resources) -> float:
     """The total of ``score``, found with less work: it is asked for on every cluster."""
     fullest = 0.0

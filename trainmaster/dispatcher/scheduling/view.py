@@ -6,6 +6,7 @@ that absorbed changes equals a view rebuilt from the store; a test holds the two
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -122,11 +123,11 @@ class AdvanceReservation:
     ends_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LiveRun:
     """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed.
 
-    Times are seconds since the epoch.
+    Times are seconds since the epoch. It is not to be changed, though not frozen: thousands are made in a second.
     """
 
     job_id: int
@@ -155,21 +156,29 @@ class LoadKey(NamedTuple):
     role: str
 
 
-def load_of(run: LiveRun) -> list[tuple[LoadKey, int]]:
+Sizes = tuple[tuple[str, int], ...]
+Placed = tuple[tuple[str, Sizes], ...]
+"""Members by node group and role."""
+
+
+def load_of(run: LiveRun) -> tuple[tuple[LoadKey, int], ...]:
     """What a run puts on its cluster. An agent's word moves members; it never makes more of them than the run has."""
-    missing = dict(run.sizes)
+    return _load(run.shape_id, run.sizes, run.placement)
+
+
+@lru_cache(maxsize=1 << 15)
+def _load(shape_id: int, sizes: Sizes, placement: Placed) -> tuple[tuple[LoadKey, int], ...]:
+    """Made once for runs alike, of which there are many."""
+    missing = dict(sizes)
     out = []
-    for group, roles in run.placement:
+    for group, roles in placement:
         for role, count in roles:
             placed = min(max(count, 0), missing.get(role, 0))
             if placed:
                 missing[role] -= placed
-                out.append((LoadKey(group, run.shape_id, role), placed))
-    out += [(LoadKey("", run.shape_id, role), count) for role, count in missing.items() if count]
-    return out
-
-
-Sizes = tuple[tuple[str, int], ...]
+                out.append((LoadKey(group, shape_id, role), placed))
+    out += [(LoadKey("", shape_id, role), count) for role, count in missing.items() if count]
+    return tuple(out)
 
 
 def surplus_of(run: LiveRun, shape: Shape) -> dict[str, int]:

@@ -154,15 +154,18 @@ class Crew:
             if group not in self._by_pid:
                 self._end(pid)
 
-    def terminate_late(self) -> None:
-        """SIGTERM for descendants that a member started when it had been told to end but had not heard of it yet.
+    def terminate_rest(self) -> bool:
+        """SIGTERM for descendants that have not had it: those started by a member that had not yet heard of its own, and those that
+        lost theirs, as a process may that was forked but does not execute its own program yet.
 
-        Those that were told get no second one, which many programs take for less patience.
+        Those that handle it get no second one, which many programs take for less patience. Whether any descendant but the members
+        themselves is left: then call again.
         """
-        for pid, born, _ in self._descendants() if self._told else ():
-            if (pid, born) not in self._told and pid not in self._by_pid:
-                self._told.add((pid, born))
+        rest = [one for one in self._descendants() if one[0] not in self._by_pid] if self._told else []
+        for pid, born, _ in rest:
+            if (pid, born) not in self._told or processes.dies_of(pid, signal.SIGTERM):
                 self._end(pid)
+        return bool(rest)
 
     def _end(self, pid: int) -> None:
         processes.send(pid, signal.SIGTERM)

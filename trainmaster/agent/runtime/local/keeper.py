@@ -35,6 +35,8 @@ from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 _SAY_AGAIN = 1.0
 """Seconds until a status is written again that could not be, such as on a full disk."""
+_TELL_AGAIN = 1.0
+"""Seconds between looks for processes of members that have ended which have not had the SIGTERM that all got."""
 _KILL_AGAIN = 0.05
 """Seconds between SIGKILLs: a descendant may fork while it is looked for."""
 
@@ -88,6 +90,8 @@ class Keeper:
         self._term_at: float | None = None
         """When members that save their state are told to end."""
         self._kill_at: float | None = None
+        self._rest_at: float | None = None
+        """When to look for what members that have ended have left behind."""
         self._is_killing = False
         """Whether all are being killed; there is nothing left to hasten."""
         self._say_at: float | None = None
@@ -141,7 +145,7 @@ class Keeper:
     def _heed_children(self) -> None:
         ended = self._crew.reap()
         if ended and self._verdict is not None and not self._crew.childless:
-            self._crew.terminate_late()
+            self._rest_at = boottime()
         for member, code in ended:
             self._dirty = True
             member.take_exit(code)
@@ -255,6 +259,8 @@ class Keeper:
                 self._lose_contact(now)
         if self._term_at is not None and now >= self._term_at:
             self._terminate()
+        if self._rest_at is not None and now >= self._rest_at:
+            self._rest_at = now + _TELL_AGAIN if self._crew.terminate_rest() else None
         if self._kill_at is not None and now >= self._kill_at:
             self._crew.kill()
             self._kill_at, self._is_killing = now + _KILL_AGAIN, True
@@ -325,6 +331,7 @@ class Keeper:
             self._latest(),
             self._term_at,
             self._kill_at,
+            self._rest_at,
             self._say_at,
             *(member.leaves_by for member in self._crew.members),
         )

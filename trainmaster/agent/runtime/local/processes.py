@@ -41,6 +41,16 @@ def look(pid: int) -> Process | None:
     return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
+def dies_of(pid: int, number: signal.Signals) -> bool:
+    """Whether a process neither handles nor ignores a signal that would end it."""
+    try:
+        text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    masks = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("SigIgn:", "SigCgt:")))
+    return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+
+
 def everyone() -> Iterator[Process]:
     """All processes, except those that end while we look."""
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all we need, and there may be thousands
