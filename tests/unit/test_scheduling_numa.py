@@ -10,7 +10,7 @@ from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role
 from trainmaster.dispatcher.domain.shapes import STRICT_NUMA, Shape, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, fit_many, size_choices, take
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.zones import after, asks, holds, names_of, zones_of
+from trainmaster.dispatcher.scheduling.zones import after, asks, holds, names_of, spread, zones_of
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources
@@ -80,9 +80,7 @@ class TestZones:
 
     def test_who_asks_for_nothing_takes_of_the_emptiest_first(self) -> None:
         group = zoned(zones=[{"cpu": 8}, {"cpu": 4}])
-        asked = asks(group, amounts(cpu=2), "")
-        assert asked is not None
-        assert after(zones_of(group), asked, 3) == ((0,), (6_000,))
+        assert spread(group, zones_of(group), amounts(cpu=2), 3) == ((0,), (6_000,))
 
 
 class TestFit:

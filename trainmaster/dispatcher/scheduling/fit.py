@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_of
+from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_label, product_of
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.room import Room, by_size
 from trainmaster.dispatcher.scheduling.zones import names_of
-from trainmaster.protocol.agent import HOST_LEVEL, NodeGroup
+from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources, format_apart
 
 _KEEPS = {"restricted": ("restricted", "singleNode"), "singleNode": ("singleNode",)}
@@ -30,6 +30,14 @@ class Product(NamedTuple):
     resource: str
     name: str
     label: str = ""
+
+
+def products_on(report: CapacityReport | None, device: str) -> list[Product | None]:
+    """The products of a device that a gang may be given on a cluster, one at a time; one None where it does not matter."""
+    if not device or report is None:
+        return [None]
+    labels = {product_of(group): product_label(group) for group in report.groups if group.free.get(device)}
+    return [Product(device, name, labels[name]) for name in sorted(labels)] or [None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, Standing
-from trainmaster.dispatcher.scheduling.fit import Product, Size
-from trainmaster.dispatcher.scheduling.lines import product_label, product_of
+from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
@@ -180,7 +179,7 @@ def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, size
             look.verdicts.append(ruled_out)
             continue
         verdict, found = None, False
-        for product in _products(cluster, device):
+        for product in products_on(cluster.report, device):
             outcome = _option_within(cycle, alike, job, queue, sizes, cluster, product, narrowed=narrowed)
             if isinstance(outcome, Option):
                 look.options.append(outcome)
@@ -242,11 +241,3 @@ def _narrowing(cycle: Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:
         return False, ""
     needed = {name for role in view.shapes[shape_id].roles for name in role.needs}
     return True, next((line.resource for line in lines if line.product and line.resource in needed), "")
-
-
-def _products(cluster: Cluster, resource: str) -> list[Product | None]:
-    """The products of a device that the gang may be given on a cluster, one at a time; one None where it does not matter."""
-    if not resource or cluster.report is None:
-        return [None]
-    names = {product_of(group): product_label(group) for group in cluster.report.groups if group.free.get(resource)}
-    return [Product(resource, name, names[name]) for name in sorted(names)] or [None]

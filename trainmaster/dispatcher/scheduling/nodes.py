@@ -65,17 +65,13 @@ class Nodes:
         free = dict(self.free)
         for name, amount in needs.items():
             free[name] = free.get(name, 0) - amount * members
-        zones = self.zones
-        if zones:
-            asked = numa_zones.asks(self.group, needs, numa)
-            left = None if asked is None else numa_zones.after(zones, asked, members)
-            if left is None:  # they are there all the same, as their cluster says
-                left = numa_zones.after(zones, numa_zones.asks(self.group, needs, "") or _NOTHING, members)
-            zones = left or zones
-        return Nodes(self.group, free, many, zones)
+        return Nodes(self.group, free, many, self._zones_left(needs, members, numa) if self.zones else ())
 
+    def _zones_left(self, needs: Resources, members: int, numa: str) -> numa_zones.Zones:
+        asked = numa_zones.asks(self.group, needs, numa) if numa else None
+        left = None if asked is None else numa_zones.after(self.zones, asked, members)
+        return numa_zones.spread(self.group, self.zones, needs, members) if left is None else left
 
-_NOTHING = numa_zones.Asks((), 0)
 
 Groups = dict[str, Sequence[Nodes]]
 """The entries of each group by its name. Entries are never changed in place: who changes a group puts others in their stead."""

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_label, product_of
+from trainmaster.dispatcher.scheduling.fit import Fitted, Product, Size, products_on
+from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.room import Room, add_members, laid_out
 from trainmaster.dispatcher.scheduling.trial import Cleared, Trial, Victim
@@ -216,10 +216,11 @@ class Evictions:
             helpful = [
                 one for one in clusters if is_owed or self._has_lower_on(one, key, queue) or self._has_surplus_on(one)
             ]
+            device = self._device(queue, sizes[-1])
             guesses = (
                 self._guess(one, key, queue, sizes[-1], product, for_quota=for_quota)
                 for one in helpful
-                for product in self._products(one, queue, sizes[-1])
+                for product in products_on(self.view.clusters[one].report, device)
             )
             for guess in sorted((guess for guess in guesses if guess is not None), key=_by_cost):
                 if best is not None and self._cost(best)[:2] <= guess[:2]:
@@ -315,14 +316,6 @@ class Evictions:
         return laid_out(self.view, cluster_id, load)
 
     # One cluster
-
-    def _products(self, cluster_id: int, queue: Queue, size: Size) -> list[Product | None]:
-        """The products of a device that the gang may be narrowed to, where a quota depends on it and the cluster has several."""
-        device, cluster = self._device(queue, size), self.view.clusters[cluster_id]
-        if not device or cluster.report is None:
-            return [None]
-        names = {product_of(group): product_label(group) for group in cluster.report.groups if group.free.get(device)}
-        return [Product(device, name, names[name]) for name in sorted(names)] if len(names) > 1 else [None]
 
     def _device(self, queue: Queue, size: Size) -> str:
         """The device of the gang on whose product it depends what the gang is charged and who has a right to it; empty without one."""

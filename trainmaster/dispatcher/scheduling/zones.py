@@ -20,7 +20,6 @@ class Asks(NamedTuple):
 
     need: tuple[int, ...]
     most: int
-    """0 where it may be spread over any."""
 
 
 def names_of(group: NodeGroup) -> tuple[str, ...]:
@@ -40,14 +39,8 @@ def zones_of(group: NodeGroup) -> Zones:
 
 
 def asks(group: NodeGroup, needs: Resources, policy: str) -> Asks | None:
-    """What a member asks of the zones of these nodes; None if no number of them is enough.
-
-    ``policy`` is empty where it asks nothing.
-    """
-    need = tuple(needs.get(name, 0) for name in names_of(group))
-    if not policy:
-        return Asks(need, 0)
-    zones = zones_of(group)
+    """What a member under a policy asks of the zones of these nodes; None if no number of them is enough."""
+    need, zones = _need(group, needs, 1), zones_of(group)
     most = len(zones) if policy == "restricted" else 1
     for many in range(1, most + 1):
         if _take(zones, need, many) is not None:
@@ -57,8 +50,6 @@ def asks(group: NodeGroup, needs: Resources, policy: str) -> Asks | None:
 
 def after(zones: Zones, asked: Asks, members: int) -> Zones | None:
     """What so many members leave; None if they do not find the zones that they ask for."""
-    if not asked.most:
-        return _drain(zones, tuple(amount * members for amount in asked.need))
     for _ in range(members):
         left = next(
             (left for many in range(1, asked.most + 1) if (left := _take(zones, asked.need, many)) is not None), None
@@ -77,6 +68,15 @@ def holds(zones: Zones, asked: Asks, most: int) -> int:
             return members
         zones = left
     return most
+
+
+def spread(group: NodeGroup, zones: Zones, needs: Resources, members: int) -> Zones:
+    """What so many members leave that ask for nothing, or that are there though they do not find what they ask for."""
+    return _drain(zones, _need(group, needs, members))
+
+
+def _need(group: NodeGroup, needs: Resources, members: int) -> tuple[int, ...]:
+    return tuple(needs.get(name, 0) * members for name in names_of(group))
 
 
 def _take(zones: Zones, need: tuple[int, ...], many: int) -> Zones | None:
