@@ -482,3 +482,22 @@ def test_changing_what_the_reason_names_leads_to_the_next_reason_and_at_last_to_
         Token.INSUFFICIENT_CAPACITY,
     ]
     assert view.cycle().where == {"j": "c"}
+
+
+def test_what_a_cluster_lacks_is_told_as_it_is_now_though_it_was_asked_for_a_start_in_between() -> None:
+    wanted, half = simple(cpu=2), simple(cpu="500m")
+    view = ViewBuilder().cluster("a", nodes()).cluster("b", nodes()).job("j", wanted)
+    view.run("r1", simple(cpu=3), on="a").run("r2", simple(cpu=3), on="b")
+    assert view.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 1"
+    view.run("r3", half, on="a").ended("r2")
+    assert "a: needs 2 cpu on one node, the best node has 0.5" in view.cycle().start("j").why
+    view.run("r4", simple(cpu=3), on="b")
+    assert view.cycle().verdict("j", "a").sentence == "needs 2 cpu on one node, the best node has 0.5"
+
+
+def test_what_a_cluster_lacks_is_told_by_its_nodes_of_now_though_it_lacks_as_much_as_before() -> None:
+    wanted = simple(cpu=2)
+    view = ViewBuilder().cluster("a", nodes()).job("j", wanted).run("r1", simple(cpu=3), on="a")
+    assert view.cycle().reason("j").token is Token.INSUFFICIENT_CAPACITY
+    view.ended("r1").cluster("a", nodes(cpu=1))
+    assert view.cycle().reason("j").token is Token.TOO_LARGE

@@ -209,6 +209,15 @@ def test_what_is_stopping_already_is_waited_for() -> None:
     assert outcome.started == []
 
 
+def test_what_is_stopping_on_one_cluster_is_waited_for_before_a_run_on_another_is_ended() -> None:
+    view = ViewBuilder().queue("other")
+    view.cluster("a", nodes(1, cpu=1)).run("r1", on="a", queue="other")
+    view.cluster("b", nodes(1, cpu=1)).run("r2", on="b", of="low")
+    view.stopping("r1")
+    assert evicted(view.job("j", of="high").cycle()) == []
+    assert view.ended("r1").cycle().started == ["j"]
+
+
 def test_until_the_victims_have_gone_nobody_else_gets_their_place() -> None:
     view = full(ViewBuilder(), "r1", "r2").job("j", simple(2), of="high")
     assert sorted(evicted(view.applied())) == ["r1", "r2"]

@@ -58,7 +58,7 @@ NO_WISHES = _once(Wishes, (), (), (), (), ())
 
 @dataclass(frozen=True, slots=True)
 class RoleShape:
-    """Identical members as the fit sees them. ``needs`` is per member."""
+    """Identical members as the fit sees them. ``needs`` is per member, by the name of the resource and in the order of these."""
 
     name: str
     replicas: int
@@ -77,6 +77,8 @@ class RoleShape:
     def __post_init__(self) -> None:
         terms = _once(Terms, self.node_selector, self.affinity, self.tolerations, self.numa)
         object.__setattr__(self, "terms", terms)
+        if list(self.needs) != sorted(self.needs):
+            object.__setattr__(self, "needs", dict(sorted(self.needs.items())))
         object.__setattr__(self, "key", (terms, frozenset(name for name in self.needs if "/" in name)))
 
 

@@ -16,8 +16,16 @@ from typing import Generic, NamedTuple, TypeVar
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, may_repeat, only_role, suits, take
 from trainmaster.dispatcher.scheduling.nodes import Nodes, fill
-from trainmaster.dispatcher.scheduling.room import Room, add_members, empty_room, laid_out, laid_out_group
+from trainmaster.dispatcher.scheduling.room import (
+    Room,
+    add_members,
+    empty_room,
+    laid_out,
+    laid_out_group,
+    needs_of_load,
+)
 from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
+from trainmaster.protocol.quantities import Resources
 
 STAYS = 0.9
 """A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
@@ -48,11 +56,6 @@ class _Timeline(Generic[_What]):
         self.at: list[float] = []
         self.what: list[_What] = []
 
-    def sort(self) -> None:
-        """Bring what was appended into order."""
-        order = sorted(range(len(self.at)), key=self.at.__getitem__)
-        self.at, self.what = [self.at[index] for index in order], [self.what[index] for index in order]
-
     def put(self, at: float, what: _What, many: int) -> None:
         """So many more of it, or with -1 one less."""
         if many < 0:
@@ -71,7 +74,7 @@ class _Timeline(Generic[_What]):
 class _Group:
     """When members in one group of nodes end, and how its nodes are laid out then."""
 
-    __slots__ = ("endless", "ends", "extra", "laid")
+    __slots__ = ("endless", "ends", "extra", "free", "laid")
 
     def __init__(self) -> None:
         self.ends: _Timeline[tuple[LoadKey, int]] = _Timeline()
@@ -80,6 +83,8 @@ class _Group:
         """How many of them are there in thought only."""
         self.laid: dict[int, Sequence[Nodes]] = {}
         """By how many have ended."""
+        self.free: Resources | None = None
+        """What is free on all nodes now, as far as somebody has asked; what is there in thought only is not taken off."""
 
 
 class Later:
@@ -102,9 +107,6 @@ class Later:
         self._times: list[float] | None = None
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         self._collect(view.runs_on.get(cluster_id, {}).values())
-        self._ends.sort()
-        for group in self._groups.values():
-            group.ends.sort()
 
     def note(self, run: LiveRun, many: int) -> None:
         """So many runs alike have come, or with -1 one has gone."""
@@ -138,6 +140,7 @@ class Later:
         for key, count in load:
             group = self._group(key.group)
             group.laid.clear()
+            group.free = None
             if key.group not in self._empty.groups:
                 self._strays += many * count
             if ends_at == inf:
@@ -150,28 +153,33 @@ class Later:
             self._ends.put(ends_at, load, many)
 
     def _collect(self, runs: Iterable[LiveRun]) -> None:
-        """Take in the runs that are there from the beginning: ``_move`` with less work, as everything is sorted afterwards."""
+        """Take in the runs that are there from the beginning: ``_move`` with less work, as they come in the order of their ends."""
         limits: dict[tuple[int, int], float] = {}
-        groups, end_at, ends = self._groups, self._ends.at, self._ends.what
+        ending, until = list[LiveRun](), list[float]()
         for run in runs:
             kind = (run.shape_id, run.queue_id)
             limit = limits.get(kind)
             if limit is None:
                 limit = limits[kind] = self._view.limit_of(*kind)
-            load, at = load_of(run), run.began_at + limit
-            for item in load:
-                key = item[0]
-                group = groups.get(key.group)
-                if group is None:
-                    group = self._group(key.group)
-                if limit == inf:
-                    group.endless[key] = group.endless.get(key, 0) + item[1]
-                else:
-                    group.ends.at.append(at)
-                    group.ends.what.append(item)
             if limit < inf:
-                end_at.append(at)
-                ends.append(load)
+                ending.append(run)
+                until.append(run.began_at + limit)
+                continue
+            for key, count in load_of(run):
+                group = self._group(key.group)
+                group.endless[key] = group.endless.get(key, 0) + count
+        groups, end_at, ends = self._groups, self._ends.at, self._ends.what
+        for index in sorted(range(len(ending)), key=until.__getitem__):
+            at, load = until[index], load_of(ending[index])
+            end_at.append(at)
+            ends.append(load)
+            for item in load:
+                name = item[0].group
+                of = groups.get(name)
+                if of is None:
+                    of = self._group(name)
+                of.ends.at.append(at)
+                of.ends.what.append(item)
         for name in groups.keys() - self._empty.groups.keys():
             self._strays += sum(groups[name].endless.values()) + sum(count for _, count in groups[name].ends.what)
 
@@ -193,17 +201,40 @@ class Later:
         return max(at, now + _OVERDUE_SECONDS)
 
     def _earliest_of_one(self, role: RoleShape) -> float:
-        """A member alone: only where a run ends there is news."""
+        """A member alone: only where a run ends there is news, and only once so much has been freed that it may be enough."""
+        view, needs = self._view, role.needs
         suiting = frozenset(suits(role, self._empty))
         seen: set[tuple[str, float]] = set()
+        lacking: dict[str, Resources] = {}
         for at, load in zip(self._ends.at, self._ends.what, strict=True):
-            for key, _ in load:
-                if key.group not in suiting or (key.group, at) in seen:
+            for key, count in load:
+                name = key.group
+                if name not in suiting:
                     continue
-                seen.add((key.group, at))
-                if any(one.takes(role.needs) for one in self._group_at(key.group, at)):
+                lacks = lacking.get(name)
+                if lacks is None:
+                    free = self._free_of(name)
+                    lacks = lacking[name] = {one: need - free.get(one, 0) for one, need in needs.items()}
+                for one, amount in needs_of_load(view, key).items():
+                    if one in lacks:
+                        lacks[one] -= amount * count
+                if (name, at) in seen or max(lacks.values(), default=0) > 0:
+                    continue
+                seen.add((name, at))
+                if any(nodes.takes(needs) for nodes in self._group_at(name, at)):
                     return at
         return inf
+
+    def _free_of(self, name: str) -> Resources:
+        """What is free on the nodes of a group together now, or somewhat more."""
+        group = self._group(name)
+        if group.free is None:
+            group.free = {}
+            members = self._view.load.get(self._cluster_id, {}).get(name)
+            for one in laid_out_group(self._view, self._cluster_id, name, members):
+                for resource, amount in one.free.items():
+                    group.free[resource] = group.free.get(resource, 0) + max(amount, 0) * one.count
+        return group.free
 
     def _earliest_of_many(self, shape: Shape, size: Size) -> float:
         """In steps that double, then by bisection."""

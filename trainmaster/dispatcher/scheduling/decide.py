@@ -29,6 +29,7 @@ from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
 from trainmaster.dispatcher.scheduling.scores import SCORES
+from trainmaster.dispatcher.scheduling.standings import Standings
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
@@ -48,7 +49,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     blocked: dict[Alike, tuple[Reason, list[int]]] = {}
     reservations = Reservations(view, now, view.reservations, rooms.later)
     evictions = Evictions(view, ledger, now)
-    cycle = Cycle(rooms, ledger, reservations, evictions, Windows(view, now), blocked, now)
+    cycle = Cycle(rooms, Standings.of(rooms), ledger, reservations, evictions, Windows(view, now), blocked, now)
     _suspend(cycle, plan, most_starts)
     while (turn := turns.next()) is not None:
         if len(plan.starts) >= most_starts:
@@ -127,16 +128,24 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
     size, charge = sizes[0], sizes[0].charge
     role = may_repeat(view.shapes[key.shape_id], size) if len(sizes) == 1 else None
     most = min(most, LONGEST_ROW - 1)
-    if role is None or not turns.has_more(key) or view.lines.any_narrowed or cycle.windows.is_on(start.cluster_id):
-        most = 0
-    if most:
-        most = ledger.most_alike(key.queue_id, charge, most)
-    if most:
-        most = turns.lead(key.queue_id, charge, most)
-    if not most or role is None:
+    if (
+        role is None
+        or not most
+        or view.lines.any_narrowed
+        or not turns.has_more(key)
+        or cycle.windows.is_on(start.cluster_id)
+    ):
         turns.done(key)
         return
-    job_ids = turns.row(key, most)
+
+    def allowed() -> int:
+        within = ledger.most_alike(key.queue_id, charge, most)
+        return turns.lead(key.queue_id, charge, within) if within else 0
+
+    job_ids = turns.row(key, allowed)
+    if not job_ids:
+        turns.end_row(key, 0)
+        return
     ends_at = cycle.now + view.limit_of(key.shape_id, key.queue_id)
     kept, roles = cycle.reservations.kept.get(start.cluster_id), {role.name: role}
     gangs, fitted = cycle.rooms.take_many(
@@ -174,32 +183,45 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
 def _passer(cycle: Cycle, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
     """What tells of a class of this queue that it is blocked as jobs alike were before it, and notes the reason.
 
-    None where quota, the queue's order or its state may say something else first.
+    It holds until something starts or is ended. None where quota, the queue's order or its state may say something else first.
     """
-    if queue.id in cycle.passers:
-        return cycle.passers[queue.id]
-    view, ledger, evictions = cycle.rooms.view, cycle.ledger, cycle.evictions
-    is_plain = (
-        queue.order is not Order.STRICT
-        and not ledger.tree.limits(queue.id)
-        and not ledger.tree.keepers
-        and not view.lines.any_narrowed
-        and all(above.state.starts_jobs for above in view.ancestry(queue.id))
-    )
-    passer = None
-    if is_plain:
-        blocked = cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})
-        sizes_of, reasons, is_helpless = cycle.rooms.sizes_of, plan.reasons, evictions.is_helpless
+    if queue.id not in cycle.passed:
+        cycle.passed[queue.id] = _passed_in(cycle, queue)
+    blocked = cycle.passed[queue.id]
+    helpless = cycle.evictions.helpless(queue)
+    if blocked is None or helpless is None:
+        return None
+    sizes_of, reasons, reason_of = cycle.rooms.sizes_of, plan.reasons, blocked.get
+    by_class: dict[int, bool | None] = {}
 
-        def passer(key: ClassKey) -> bool:
-            reason = blocked.get(key.shape_id)
-            if reason is None or key.avoided or not is_helpless(key, queue, sizes_of(key.shape_id)[-1]):
-                return False
+    def passer(key: ClassKey) -> bool:
+        reason = reason_of(key.shape_id)
+        if reason is None or key.avoided:
+            return False
+        class_id = key.class_id
+        if class_id not in by_class:
+            by_class[class_id] = helpless(class_id, None)
+        is_helpless = by_class[class_id]
+        if is_helpless or (is_helpless is None and helpless(class_id, sizes_of(key.shape_id)[-1])):
             reasons[key] = reason
             return True
+        return False
 
-    cycle.passers[queue.id] = passer
     return passer
+
+
+def _passed_in(cycle: Cycle, queue: Queue) -> dict[int, Reason] | None:
+    """Why shapes are blocked, by shape, where that holds for all jobs of a queue; None where something else may come first."""
+    view, tree = cycle.rooms.view, cycle.ledger.tree
+    if (
+        queue.order is Order.STRICT
+        or tree.limits(queue.id)
+        or tree.keepers
+        or view.lines.any_narrowed
+        or not all(above.state.starts_jobs for above in view.ancestry(queue.id))
+    ):
+        return None
+    return cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})
 
 
 def _terms_of(cycle: Cycle, queue: Queue) -> QueueTerms:
@@ -271,7 +293,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     if look.over:
         reason = explain.over_quota(look.over[0], look.verdicts)
     else:
-        reason = cycle.rooms.reason(alike, look.verdicts, explain.blocked)
+        reason = cycle.standings.reason(alike, look.verdicts, explain.blocked)
         cycle.blocked[alike] = reason, look.full
         if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason

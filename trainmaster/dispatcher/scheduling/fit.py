@@ -159,17 +159,15 @@ def _ranking(role: RoleShape, room: Room) -> Ranking | None:
 
 def only_role(shape: Shape, size: Size) -> RoleShape | None:
     """The role of a gang of one that may be on any node; then it fits if any node has room. None for others."""
-    if size.total != 1 or shape.required_level is not None:
+    return spread_role(shape, size) if size.total == 1 else None
+
+
+def spread_role(shape: Shape, size: Size) -> RoleShape | None:
+    """The role of a gang of one role that may be on all nodes; None for others."""
+    if shape.required_level is not None:
         return None
-    return next(role for role in shape.roles if size.members.get(role.name))
-
-
-def lack_of_one(role: RoleShape, room: Room) -> Shortfall:
-    """Why a gang of one has no room, where no node has."""
-    suiting = _suiting(role, room, None)
-    if not suiting:
-        return _no_node(role)
-    return _too_small(role, room.most(suiting), _in(suiting, room.groups), beside_others=False)
+    roles = [role for role in shape.roles if size.members.get(role.name)]
+    return roles[0] if len(roles) == 1 else None
 
 
 def _in(names: Iterable[str], groups: Groups) -> Iterator[Nodes]:
@@ -297,14 +295,22 @@ def _shortfall(role: RoleShape, size: int, placed: int, nodes: list[Nodes], *, b
 def _too_small(role: RoleShape, most: Resources, nodes: Iterable[Nodes], *, beside_others: bool) -> Shortfall:
     """No node has room for a single member; ``most`` is what is free on one node at most, of each resource."""
     beside = " beside the other roles" if beside_others else ""
-    for name, amount in sorted(role.needs.items()):
-        best = most.get(name, 0)
-        if best < amount:
-            return Shortfall(_lacks(name, amount, max(best, 0)) + beside)
+    short = short_of(role, most)
+    if short is not None:
+        return Shortfall(short + beside)
     zoned = [one for one in nodes if one.zones and one.takes(role.needs)] if role.numa else []
     if zoned:
         return Shortfall(_zones_too_small(role, zoned) + beside)
     return Shortfall(f"no single node has all that a member of role {role.name!r} needs{beside}")
+
+
+def short_of(role: RoleShape, most: Resources) -> str | None:
+    """The first resource of which no node has enough for a single member, in words, where nodes have so much at most."""
+    for name, amount in role.needs.items():
+        best = most.get(name, 0)
+        if best < amount:
+            return _lacks(name, amount, max(best, 0))
+    return None
 
 
 @lru_cache(maxsize=1 << 15)
@@ -321,7 +327,7 @@ def _zones_too_small(role: RoleShape, nodes: list[Nodes]) -> str:
             for zone in one.zones:
                 for name, there in zip(names_of(one.group), zone, strict=True):
                     best[name] = max(best.get(name, 0), there)
-        for name, amount in sorted(role.needs.items()):
+        for name, amount in role.needs.items():
             if name in best and best[name] < amount:
                 need, has = format_apart(name, amount, max(best[name], 0))
                 return f"needs {need} {name} in one NUMA zone, the best zone has {has}"

@@ -1,7 +1,8 @@
 """What members leave of the nodes of one group, worked out on tuples of amounts."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import ge, sub
 from typing import NamedTuple
 
 from trainmaster.dispatcher.scheduling.nodes import Nodes
@@ -32,67 +33,76 @@ def lay_out(
     group = entries[0].group
     if entries[0].zones:
         return None
-    left: dict[Tuple, int] = {}
+    nodes: dict[Tuple, int] = {}
     for one in entries:
         free = tuple([one.free.get(name, 0) for name in names])
-        left[free] = left.get(free, 0) + one.count
-    keys = sorted(left)
+        nodes[free] = nodes.get(free, 0) + one.count
+    left = sorted(nodes)
+    counts = [nodes[free] for free in left]
     devices = [place for place, name in enumerate(names) if "/" in name and group.free.get(name)]
     for need, wanted, count in members:
         if need is None:
             return None
         while count:
-            found = _least_left(keys, need, devices, wanted) if devices else _first_fit(keys, need)
-            if found is None:
+            place = _least_left(left, need, devices, wanted) if devices else _first_fit(left, need)
+            if place is None:
                 return None
-            each = whole = 1
-            if count > 1:
+            found = left[place]
+            if count == 1:
+                each = whole = 1
+                after = tuple(map(sub, found, need))
+            else:
                 each = min(
                     [there // amount for there, amount in zip(found, need, strict=True) if amount], default=count
                 )
                 each = min(each, count)
-                whole = min(left[found], count // each)
-            after = tuple([there - each * amount for there, amount in zip(found, need, strict=True)])
+                whole = min(counts[place], count // each)
+                after = tuple([there - each * amount for there, amount in zip(found, need, strict=True)])
             if after != found:
-                many = left[found]
-                if many == whole:
-                    del left[found]
-                    del keys[bisect_left(keys, found)]
-                else:
-                    left[found] = many - whole
-                if after in left:
-                    left[after] += whole
-                else:
-                    left[after] = whole
-                    insort(keys, after)
+                _move(left, counts, place, whole, after)
             count -= whole * each
     own = [(place, name) for place, name in enumerate(names) if name in group.free]
-    return [Nodes(group, {name: free[place] for place, name in own}, left[free]) for free in keys]
+    return [
+        Nodes(group, {name: free[place] for place, name in own}, many) for free, many in zip(left, counts, strict=True)
+    ]
 
 
-def _first_fit(keys: list[Tuple], need: Tuple) -> Tuple | None:
-    """Without devices, nodes sorted by CPU and memory stand in best-fit order."""
-    for place in range(bisect_left(keys, need), len(keys)):
-        free = keys[place]
-        for there, amount in zip(free, need, strict=True):
-            if there < amount:
-                break
+def _move(left: list[Tuple], counts: list[int], place: int, whole: int, after: Tuple) -> None:
+    """So many of the nodes at a place have less left; the order is kept."""
+    is_all = counts[place] == whole
+    new = bisect_left(left, after, 0, place)
+    if new < place and left[new] == after:
+        counts[new] += whole
+        if is_all:
+            del left[place], counts[place]
         else:
-            return free
+            counts[place] -= whole
+    elif is_all and new == place:
+        left[place] = after
+    else:
+        counts[place] -= whole
+        if is_all:
+            del left[place], counts[place]
+        left.insert(new, after)
+        counts.insert(new, whole)
+
+
+def _first_fit(left: list[Tuple], need: Tuple) -> int | None:
+    """The place of the node that a member leaves fullest: without devices, nodes sorted by CPU and memory stand in best-fit order."""
+    for place in range(bisect_left(left, need), len(left)):
+        if all(map(ge, left[place], need)):
+            return place
     return None
 
 
-def _least_left(keys: list[Tuple], need: Tuple, devices: list[int], wanted: tuple[int, ...]) -> Tuple | None:
-    """The node that a member leaves fullest: fewest devices that it does not need, then those that it does, then CPU, memory."""
-    best: Tuple | None = None
+def _least_left(left: list[Tuple], need: Tuple, devices: list[int], wanted: tuple[int, ...]) -> int | None:
+    """The same with devices: fewest of those that it does not need, then of those that it does, then CPU, memory."""
+    best: int | None = None
     least: tuple[int, int, Tuple] | None = None
-    for free in keys:
-        for there, amount in zip(free, need, strict=True):
-            if there < amount:
-                break
-        else:
-            needed = sum([free[place] for place in wanted])
-            rank = (sum([free[place] for place in devices]) - needed, needed, free)
+    for place, free in enumerate(left):
+        if all(map(ge, free, need)):
+            needed = sum([free[one] for one in wanted])
+            rank = (sum([free[one] for one in devices]) - needed, needed, free)
             if least is None or rank < least:
-                best, least = free, rank
+                best, least = place, rank
     return best

@@ -1,18 +1,18 @@
 """Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
-from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, Standing
+from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
-from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.standings import Standings
+from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster.protocol.states import ClusterKind
@@ -40,6 +40,7 @@ class Cycle:
     """What an attempt reads and marks."""
 
     rooms: Rooms
+    standings: Standings
     ledger: Ledger
     reservations: Reservations
     evictions: Evictions
@@ -49,8 +50,8 @@ class Cycle:
     now: float
     blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)
     """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
-    passers: dict[int, "Callable[[ClassKey], bool] | None"] = field(default_factory=dict)
-    """By queue: tells of a class that nothing can be done for it, and notes why; None where that takes a longer look."""
+    passed: dict[int, dict[int, Reason] | None] = field(default_factory=dict)
+    """By queue: its part of ``blocked_shapes``; None where a class takes a longer look."""
     prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
     """By queue and shape."""
 
@@ -90,16 +91,14 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
 
     None where it does not apply: where quota depends on the place, or the gang has several sizes.
     """
-    rooms = cycle.rooms
+    rooms, standings = cycle.rooms, cycle.standings
     if rooms.view.lines.any_narrowed or len(sizes) > 1:
         return None
     top: list[Option] = []
     closed: dict[int, Verdict] = {}
-    lacking = []
-    for cluster in rooms.ranked(alike, sizes[0]):
-        outcome = None
-        if rooms.may_fit(alike.shape_id, sizes[0], cluster):
-            outcome = rooms.option(alike.shape_id, sizes, cluster, None)
+    lacking: list[int] = []
+    for cluster in standings.ranked(alike, sizes[0], lacking):
+        outcome = rooms.option(alike.shape_id, sizes, cluster, None)
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
@@ -111,29 +110,13 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
         else:
             closed[cluster.id] = admitted
     if len(top) == MOST_COMPARED:
-        rooms.note_lacking(alike, lacking)
+        standings.note_lacking(alike, lacking)
         return Choice(top[0], top, ())
-    standing = rooms.standing(alike, sizes[0])
-    rooms.note_lacking(alike, lacking)
+    standings.stand(alike, sizes[0], lacking)
     if top:
-        return Choice(top[0], top, list(islice(_lacking(rooms, alike, sizes[0], standing), MOST_LACKING)))
-    look = Look()
-    for cluster, ruled_out in rooms.looked_at(alike):
-        if ruled_out is None:
-            ruled_out = closed.get(cluster.id)
-            if ruled_out is None:
-                ruled_out = rooms.verdict(alike, sizes[0], cluster)
-                look.full.append(cluster.id)
-        look.verdicts.append(ruled_out)
-    return look
-
-
-def _lacking(rooms: Rooms, alike: Alike, size: Size, standing: Standing) -> Iterator[Verdict]:
-    """What the clusters without room lack, by their names; those on which the gang never fits are passed over."""
-    lacking = (rooms.view.clusters[one] for one in standing.lacks)
-    for cluster in sorted(lacking, key=lambda cluster: cluster.name):
-        if rooms.never(alike.shape_id, cluster) is None:
-            yield rooms.verdict(alike, size, cluster)
+        return Choice(top[0], top, standings.first_lacking(alike, sizes[0], MOST_LACKING))
+    verdicts, full = standings.blocked(alike, sizes[0], closed)
+    return Look(verdicts=verdicts, full=full)
 
 
 def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:

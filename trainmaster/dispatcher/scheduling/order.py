@@ -102,8 +102,8 @@ class _Line:
         """Whether other jobs of a class wait than its first one."""
         return len(self._waiting[key]) > 1
 
-    def row(self, most: int) -> list[int]:
-        """The jobs alike that come right behind the first one of the class that has its turn, so many at most.
+    def row(self, most: Callable[[], int]) -> list[int]:
+        """The jobs alike that come right behind the first one of the class that has its turn; ``most`` is asked if there is any.
 
         The class is out of the line until ``end_row`` says how many of them had their turn with the first.
         """
@@ -119,16 +119,19 @@ class _Line:
             rank, at, job_id, _ = self._next
             others.append(Head(int(rank), at, job_id))
         until = min(others, default=None)
-        of, found = self._view.classes[key.class_id], []
+        of, found = self._view.classes[key.class_id], list[StaticKey]()
+        limit, many = 1, 0
         for job in jobs:
             found.append(job)
             if until is not None and head_of(of, job, self._now) > until:
-                self._row = key, found, jobs
-                return [one.job_id for one in found[:-1]]
-            if len(found) == most:
+                break
+            if not many:
+                limit = most()
+            many += 1
+            if many >= limit:
                 break
         self._row = key, found, jobs
-        return [one.job_id for one in found]
+        return [one.job_id for one in found[: min(many, limit)]]
 
     def end_row(self, count: int) -> None:
         """So many jobs of the row have had their turn with the first of their class; the next one may have another."""
@@ -140,16 +143,17 @@ class _Line:
 
     def pass_by(self, is_blocked: Callable[[ClassKey], bool]) -> bool:
         """Drop classes from the front as long as they are known to be blocked; whether any were."""
-        passed = False
+        heap, rest, passed = self._heap, self._rest, False
         while True:
-            if self._takes_next():
-                if not is_blocked(self._next[3]):  # type: ignore[index]
+            first = self._next
+            if first is not None and (not heap or first[:3] < heap[0][0]):
+                if not is_blocked(first[3]):
                     return passed
-                self._next = next(self._rest, None)
+                self._next = next(rest, None)
             else:
-                if not self._heap or not is_blocked(self._heap[0][1]):
+                if not heap or not is_blocked(heap[0][1]):
                     return passed
-                heappop(self._heap)
+                heappop(heap)
             passed = True
 
     def clear(self) -> list[ClassKey]:
@@ -242,8 +246,11 @@ class Turns:
         """Whether other jobs are alike to the one that has the turn."""
         return self._lines[key.queue_id].has_more(key)
 
-    def row(self, key: ClassKey, most: int) -> list[int]:
-        """Jobs alike that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow."""
+    def row(self, key: ClassKey, most: Callable[[], int]) -> list[int]:
+        """Jobs alike that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow.
+
+        ``most``: how many of them are allowed; asked only if there are any.
+        """
         return self._lines[key.queue_id].row(most)
 
     def end_row(self, key: ClassKey, count: int) -> None:
@@ -277,6 +284,7 @@ class Turns:
         for queue in self._view.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
             if queue.id in self._waiting or self._lines.get(queue.id) or self._children.get(queue.id):
-                heapreplace(siblings, self._place(queue))
+                if len(siblings) > 1:
+                    heapreplace(siblings, self._place(queue))
             else:
                 heappop(siblings)

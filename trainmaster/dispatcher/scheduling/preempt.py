@@ -13,7 +13,7 @@ Age, job priority and shares order jobs; they never justify an eviction. Since a
 filled up, no eviction comes back around.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,6 +90,9 @@ class Evictions:
     _guesses: dict[int, dict[tuple[ClassKey, bool, Product | None], Guess | None]] = field(default_factory=dict)
     _candidates: dict[int, list[LiveRun]] = field(default_factory=dict)
     _by_queue: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
+    """By cluster and queue: the runs that were there when the cycle began."""
+    _own: dict[int, dict[int, list[LiveRun]]] = field(default_factory=dict)
+    """The same, those that may be ended in their order, as far as somebody has asked."""
     _leaving: dict[int, Amounts] | None = None
     _leaving_runs: dict[int, int] = field(default_factory=dict)
     _above: dict[int, Amounts] | None = None
@@ -106,8 +109,12 @@ class Evictions:
 
     def may_help(self, key: ClassKey, queue: Queue, size: Size, *, for_quota: bool) -> bool:
         """Whether any run at all might be ended for this class: a quick look before the long one."""
-        if self._has_lower(key, queue) or self._any_surplus():
+        if self._has_lower(key.class_id, queue) or self._any_surplus():
             return True
+        return self._may_reclaim(queue, size, for_quota=for_quota)
+
+    def _may_reclaim(self, queue: Queue, size: Size, *, for_quota: bool = False) -> bool:
+        """Whether the queue may have a right to what others use."""
         if not self._may_be_owed(queue, size):
             return False
         if self.view.lines.any_narrowed or (for_quota and self._leaving_of()):
@@ -120,23 +127,32 @@ class Evictions:
             if line in self.ledger.tree.guaranteed
         )
 
-    def is_helpless(self, key: ClassKey, queue: Queue, size: Size) -> bool:
-        """Whether no run can be ended for a class that lacks room: what ``may_help`` says, remembered by queue as far as possible."""
+    def helpless(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
+        """What tells whether no run can be ended for jobs of a queue that lack room, by their priority class and size.
+
+        Without a size: True where none can whatever their size, None where that depends on it. It says what ``may_help`` says, until
+        something starts or is ended. None where elastic runs have members that could leave.
+        """
         if self._any_surplus():
-            return False
-        lower = self._lower.get((queue.id, key.class_id))
-        if lower is None:
-            lower = self._lower[queue.id, key.class_id] = self._has_lower(key, queue)
-        if lower:
-            return False
+            return None
         spent = self._spent.get(queue.id)
         if spent is None:
             spent = self._spent[queue.id] = self._spent_lines(queue)
-        charge = size.charge
-        for line in spent:
-            if line in charge:
+        is_spent = len(spent) == len(self.ledger.tree.guaranteed)
+
+        def tells(class_id: int, size: Size | None) -> bool | None:
+            lower = self._lower.get((queue.id, class_id))
+            if lower is None:
+                lower = self._lower[queue.id, class_id] = self._has_lower(class_id, queue)
+            if lower:
+                return False
+            if is_spent:
                 return True
-        return not self.may_help(key, queue, size, for_quota=False)
+            if size is None:
+                return None
+            return any(line in size.charge for line in spent) or not self._may_reclaim(queue, size)
+
+        return tells
 
     def _any_surplus(self) -> bool:
         """Whether any elastic run has members that could leave."""
@@ -181,6 +197,19 @@ class Evictions:
         guaranteed = (line for line in self.ledger.tree.guaranteed if size.needs.get(line.resource))
         return any(self.ledger.guarantee(queue, line) for line in guaranteed)
 
+    def _is_owed_somewhere(self, queue: Queue, size: Size) -> bool:
+        """Whether the queue has a right to what others use; on narrowed lines that depends on the place."""
+        return self._may_be_owed(queue, size) and (self.view.lines.any_narrowed or self._is_owed(queue, size.charge))
+
+    def _may_help_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
+        """Whether anything leaves a cluster or could, but for what others have to give back."""
+        # What is leaving already may be all that it takes.
+        return (
+            bool(self._gone(cluster_id))
+            or cluster_id in self.view.elastic_on
+            or self._has_lower_on(cluster_id, key, queue)
+        )
+
     def _has_lower_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class on a cluster that may be ended."""
         value, classes = self.view.classes[key.class_id].value, self.view.classes
@@ -189,9 +218,9 @@ class Evictions:
             for run in self._ranked_of(cluster_id, queue.id)
         )
 
-    def _has_lower(self, key: ClassKey, queue: Queue) -> bool:
+    def _has_lower(self, class_id: int, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class."""
-        value = self.view.classes[key.class_id].value
+        value = self.view.classes[class_id].value
         of_queue = (self.view.classes.get(class_id) for class_id in self.view.running_classes.get(queue.id, ()))
         return any(of is not None and of.preemptible and of.value < value for of in of_queue)
 
@@ -211,11 +240,8 @@ class Evictions:
         # Guarantees are judged as if all that is leaving had gone; limits hold even while it is still there.
         self._count_leaving(-1)
         try:
-            # What is leaving already may be all that it takes.
-            is_owed = self._may_be_owed(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
-            helpful = [
-                one for one in clusters if is_owed or self._has_lower_on(one, key, queue) or self._has_surplus_on(one)
-            ]
+            is_owed = self._is_owed_somewhere(queue, sizes[-1]) or (for_quota and bool(self._leaving_of()))
+            helpful = [one for one in clusters if is_owed or self._may_help_on(one, key, queue)]
             device = self._device(queue, sizes[-1])
             guesses = (
                 self._guess(one, key, queue, sizes[-1], product, for_quota=for_quota)
@@ -290,10 +316,10 @@ class Evictions:
         gone = self._gone(exchange.cluster_id)
         self._guesses.pop(exchange.cluster_id, None)
         leaving = {victim.run.job_id for victim in exchange.victims if victim.keeps is None}
-        self._candidates[exchange.cluster_id] = [
-            run for run in self._ranked(exchange.cluster_id) if run.job_id not in leaving
-        ]
-        self._by_queue.pop(exchange.cluster_id, None)
+        ranked = self._candidates.get(exchange.cluster_id)
+        if ranked is not None:
+            self._candidates[exchange.cluster_id] = [run for run in ranked if run.job_id not in leaving]
+        self._own.pop(exchange.cluster_id, None)
         for victim in exchange.victims:
             if victim.keeps is None:
                 gone.add(victim.run.job_id)
@@ -481,13 +507,19 @@ class Evictions:
         return Victim(run, by_class, self._charge_of(run, members), members)
 
     def _ranked_of(self, cluster_id: int, queue_id: int) -> list[LiveRun]:
-        """The runs of one queue among those of a cluster that may be ended."""
+        """The runs of one queue among those of a cluster that may be ended, in the order of ``_ranked``."""
         by_queue = self._by_queue.get(cluster_id)
         if by_queue is None:
             by_queue = self._by_queue[cluster_id] = {}
-            for run in self._ranked(cluster_id):
+            for run in self.view.runs_on.get(cluster_id, {}).values():
                 by_queue.setdefault(run.queue_id, []).append(run)
-        return by_queue.get(queue_id, [])
+        own = self._own.setdefault(cluster_id, {})
+        ranked = own.get(queue_id)
+        if ranked is None:
+            gone = self._gone(cluster_id)
+            may_end = (run for run in by_queue.get(queue_id, ()) if run.job_id not in gone and self._may_end(run))
+            ranked = own[queue_id] = sorted(may_end, key=self._rank_in_queue)
+        return ranked
 
     def _ranked(self, cluster_id: int) -> list[LiveRun]:
         """The runs of a cluster that may be ended at all: of the queue that is most over its guarantee, of the lowest class, with
@@ -495,27 +527,23 @@ class Evictions:
         ranked = self._candidates.get(cluster_id)
         if ranked is None:
             view = self.view
-            shares: dict[int, float] = {}
-            for queue_id in {run.queue_id for run in view.runs_on.get(cluster_id, {}).values()} & view.queues.keys():
-                shares[queue_id] = self.ledger.share(view.queues[queue_id])[0]
-            old_enough = [
-                run
-                for run in view.runs_on.get(cluster_id, {}).values()
-                if not run.is_stopping
-                and run.queue_id in view.queues
-                and self.now - run.began_at >= view.queues[run.queue_id].min_run_time
-            ]
+            runs = view.runs_on.get(cluster_id, {}).values()
+            queues = {run.queue_id for run in runs} & view.queues.keys()
+            shares = {queue_id: self.ledger.share(view.queues[queue_id])[0] for queue_id in queues}
             ranked = self._candidates[cluster_id] = sorted(
-                old_enough,
-                key=lambda run: (
-                    -shares[run.queue_id],
-                    view.classes[run.class_id].value if run.class_id in view.classes else 0,
-                    self._work(run),
-                    -run.began_at,
-                    run.job_id,
-                ),
+                (run for run in runs if self._may_end(run)),
+                key=lambda run: (-shares[run.queue_id], *self._rank_in_queue(run)),
             )
         return ranked
+
+    def _may_end(self, run: LiveRun) -> bool:
+        """Whether the run has had the time that it is left in peace."""
+        queue = self.view.queues.get(run.queue_id)
+        return queue is not None and not run.is_stopping and self.now - run.began_at >= queue.min_run_time
+
+    def _rank_in_queue(self, run: LiveRun) -> tuple[int, float, float, int]:
+        of = self.view.classes.get(run.class_id)
+        return 0 if of is None else of.value, self._work(run), -run.began_at, run.job_id
 
     def _work(self, run: LiveRun) -> float:
         """Member-seconds that are lost with a run."""

@@ -29,6 +29,12 @@ def devices_among(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name for name in names if "/" in name)
 
 
+class Kinds(dict[tuple[int, str], MemberKind]):
+    """Members by shape and role, for all empty rooms that have as much of everything."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Room:
     """All nodes of one cluster, by group. ``suiting`` is shared by all rooms of a cluster: which groups suit members."""
 
@@ -43,8 +49,8 @@ class Room:
         self._most: dict[int, Resources] = {}
         self.names: tuple[str, ...] = ()
         """Of an empty room: the resources that any of its nodes has, in the order of tuples of amounts."""
-        self.kinds: dict[tuple[int, str], MemberKind] = {}
-        """Of an empty room: members that were on it, by shape and role."""
+        self.kinds = Kinds()
+        """Of an empty room: members that were on it or on one with as much of everything."""
 
     def rank(self, before: "Room | None" = None) -> None:
         """Keep the nodes in order from now on, as a room that many are to be fitted into. ``before``: the same cluster, earlier."""
@@ -182,7 +188,7 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     groups: Groups = {name: laid_out_group(view, cluster_id, name, load.get(name)) for name in empty.groups}
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
-    for _, key in _ordered(view, strays, empty):
+    for _, key, _ in _ordered(view, strays, empty):
         most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
         room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
     return room
@@ -211,7 +217,13 @@ def empty_room(view: View, cluster_id: int) -> Room:
         report = view.clusters[cluster_id].report
         room = view.empty_rooms[cluster_id] = Room.empty(report) if report is not None else Room({})
         room.rank()
+        room.kinds = view.member_kinds.setdefault(_of_everything(room), room.kinds)
     return room
+
+
+def _of_everything(room: Room) -> tuple[tuple[str, int], ...]:
+    total = room.total()
+    return tuple([(name, total.get(name, 0)) for name in room.names])
 
 
 def _under(
@@ -219,22 +231,22 @@ def _under(
 ) -> Sequence[Nodes]:
     """The entries of a group under the members that are in it."""
     ordered = _ordered(view, members, empty)
-    laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for kind, key in ordered], empty.names)
+    laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for _, key, kind in ordered], empty.names)
     if laid is not None:
         return laid
     room = Room({name: entries})
-    for _, key in ordered:
+    for _, key, _ in ordered:
         most, numa = _most_on_a_node(view, key, members[key]), _numa_of_load(view, key)
         room.subtract(name, needs_of_load(view, key), members[key], most, numa)
     return room.groups[name]
 
 
-def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tuple[MemberKind, LoadKey]]:
+def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tuple[float, LoadKey, MemberKind]]:
     """In an order of its own, so that a layout does not depend on the order in which runs came: large members first."""
     kinds = empty.kinds
     out = []
     for key in members:
-        kind = kinds.get((key.shape_id, key.role))
+        kind = kinds.get(key[1:])
         if kind is None:
             if len(kinds) > _MOST_KINDS:
                 kinds.clear()
@@ -243,22 +255,17 @@ def _ordered(view: View, members: Mapping[LoadKey, int], empty: Room) -> list[tu
                 kind = kind._replace(need=None)
             if key.shape_id > 0:  # others are on trial, and the next one is another
                 kinds[key.shape_id, key.role] = kind
-        out.append((kind, key))
-    if len(out) > 1:
-        out.sort(key=_by_rank)
+        out.append((kind.rank, key, kind))
+    out.sort()
     return out
 
 
-def _by_rank(item: tuple[MemberKind, LoadKey]) -> tuple[float, LoadKey]:
-    return item[0].rank, item[1]
-
-
 def _kind(needs: Resources, empty: Room) -> MemberKind:
-    names = empty.names
-    known = all(name in names for name, amount in needs.items() if amount)
+    names, total = empty.names, empty.total()
+    known = all(name in total for name, amount in needs.items() if amount)
     need = tuple([needs.get(name, 0) for name in names]) if known else None
-    devices = tuple(place for place, name in enumerate(names) if "/" in name and name in needs)
-    return MemberKind(-dominant(needs, empty.total()), need, devices)
+    devices = tuple([place for place, name in enumerate(names) if "/" in name and name in needs])
+    return MemberKind(-dominant(needs, total), need, devices)
 
 
 def _most_on_a_node(view: View, key: LoadKey, count: int) -> int | None:

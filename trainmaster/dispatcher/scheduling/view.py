@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedList
 
@@ -123,6 +124,19 @@ class AdvanceReservation:
     ends_at: float
 
 
+class LoadKey(NamedTuple):
+    """Members alike on a cluster: their node group, empty where it is not known, their shape and role."""
+
+    group: str
+    shape_id: int
+    role: str
+
+
+Sizes = tuple[tuple[str, int], ...]
+Placed = tuple[tuple[str, Sizes], ...]
+"""Members by node group and role."""
+
+
 @dataclass(slots=True)
 class LiveRun:
     """A run that holds capacity. ``placement``: members by node group and role, reported or, until then, assumed.
@@ -146,24 +160,16 @@ class LiveRun:
     """By role: members that were told to leave and are still counted in ``sizes``."""
     resized_at: float = 0.0
     """When its sizes last changed, or were last asked to; 0 if never."""
-
-
-class LoadKey(NamedTuple):
-    """Members alike on a cluster: their node group, empty where it is not known, their shape and role."""
-
-    group: str
-    shape_id: int
-    role: str
-
-
-Sizes = tuple[tuple[str, int], ...]
-Placed = tuple[tuple[str, Sizes], ...]
-"""Members by node group and role."""
+    load: tuple[tuple[LoadKey, int], ...] | None = field(default=None, init=False, compare=False, repr=False)
+    """What ``load_of`` has said."""
 
 
 def load_of(run: LiveRun) -> tuple[tuple[LoadKey, int], ...]:
     """What a run puts on its cluster. An agent's word moves members; it never makes more of them than the run has."""
-    return _load(run.shape_id, run.sizes, run.placement)
+    load = run.load
+    if load is None:
+        load = run.load = _load(run.shape_id, run.sizes, run.placement)
+    return load
 
 
 @lru_cache(maxsize=1 << 15)
@@ -262,6 +268,8 @@ class View:
         """What queues have used before, where that counts."""
         self.empty_rooms: dict[int, Any] = {}
         """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
+        self.member_kinds: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+        """By what such a room has of everything: what is known of members on it."""
 
     # -- tenants and clusters
 
@@ -379,10 +387,12 @@ class View:
         self._count(run, 1)
 
     def put_runs(self, runs: Iterable[LiveRun]) -> None:
-        """As ``put_run`` for each; runs alike that come in a row are counted together."""
-        for _, alike in groupby(runs, _counted_by):
+        """As ``put_run`` for each; jobs of one class leave it together, and runs alike that come in a row are counted together."""
+        started = list(runs)
+        self._drop_waiting([run.job_id for run in started])
+        for _, alike in groupby(started, _counted_by):
             row = list(alike)
-            if len(row) == 1 or not self._drop_row([run.job_id for run in row]):
+            if len(row) == 1 or any(run.job_id in self.runs for run in row):
                 for run in row:
                     self.put_run(run)
                 continue
@@ -391,25 +401,28 @@ class View:
             self._note_elastic(row)
             self._count(row[0], len(row))
 
+    def _drop_waiting(self, job_ids: Iterable[int]) -> None:
+        """Drop those of these jobs that wait."""
+        by_class: dict[ClassKey, list[int]] = {}
+        for job_id in job_ids:
+            key = self._keys.get(job_id)
+            if key is not None:
+                by_class.setdefault(key, []).append(job_id)
+        for key, of_class in by_class.items():
+            keys, many = self.waiting[key.queue_id][key], len(of_class)
+            if many > 1 and [one.job_id for one in keys.islice(0, many)] == of_class:
+                del keys[:many]
+                for job_id in of_class:
+                    del self.jobs[job_id], self._keys[job_id]
+                self._class_has_changed(key)
+            else:
+                for job_id in of_class:
+                    self.drop_job(job_id)
+
     def _note_elastic(self, alike: Sequence[LiveRun]) -> None:
         shape = self.shapes.get(alike[0].shape_id)
         if shape is not None and shape.elastic is not None:
             self.elastic_on.setdefault(alike[0].cluster_id, set()).update(run.job_id for run in alike)
-
-    def _drop_row(self, job_ids: list[int]) -> bool:
-        """Drop waiting jobs if they are the first ones of one class, in their order; whether they were."""
-        key = self._keys.get(job_ids[0])
-        if key is None:
-            return False
-        keys, many = self.waiting[key.queue_id][key], len(job_ids)
-        if [one.job_id for one in keys.islice(0, many)] != job_ids:
-            return False
-        del keys[:many]
-        for job_id in job_ids:
-            del self.jobs[job_id]
-            del self._keys[job_id]
-        self._class_has_changed(key)
-        return True
 
     def _class_has_changed(self, key: ClassKey) -> None:
         """The first job of a class is another one now, or there is none."""
