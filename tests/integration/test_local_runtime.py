@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,12 @@ class LocalLab:
 
     def member_of(self, pid: int) -> str | None:
         with contextlib.suppress(OSError):
-            for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            environment = Path(f"/proc/{pid}/environ")
+            deadline = time.monotonic() + 1.0
+            # It is empty for a moment while a process becomes another program.
+            while not (content := environment.read_bytes()) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            for item in content.split(b"\0"):
                 if item.startswith(b"TRAINMASTER_MEMBER="):
                     return item.decode().partition("=")[2]
         return None

@@ -134,6 +134,19 @@ FITS: dict[str, tuple[Shape, list[NodeGroup], dict[str, dict[str, int]]]] = {
         [nodes(2, cpu=1)],
         {"nodes": {"worker": 2}},
     ),
+    "roles in another order where the largest first finds no place": (
+        gang(role(3, "a", cpu=3), role(1, "b", cpu=4)),
+        [nodes(1, "six", cpu=6), nodes(1, "eight", cpu=8)],
+        {"six": {"a": 2}, "eight": {"a": 1, "b": 1}},
+    ),
+    "the same inside a rack": (
+        gang(role(3, "a", cpu=3), role(1, "b", cpu=4), required_level="rack"),
+        [
+            nodes(1, "six", cpu=6, at=(("rack", "r1"),)),
+            nodes(1, "eight", cpu=8, at=(("rack", "r1"),)),
+        ],
+        {"six": {"a": 2}, "eight": {"a": 1, "b": 1}},
+    ),
     "one host for all members": (
         gang(role(3), required_level=HOST_LEVEL),
         [nodes(5, "small", cpu=2), nodes(1, "large", cpu=3)],
@@ -141,6 +154,11 @@ FITS: dict[str, tuple[Shape, list[NodeGroup], dict[str, dict[str, int]]]] = {
     ),
 }
 MISSES: dict[str, tuple[Shape, list[NodeGroup], str]] = {
+    "no order of roles helps": (
+        gang(role(2, "a", cpu=3), role(1, "b", cpu=4)),
+        [nodes(2, cpu=5)],
+        "room for 1 of the 2 members of role 'a'",
+    ),
     "no node is large enough": (simple(cpu=5), [nodes(9)], "needs 5 cpu on one node, the best node has 4"),
     "no node has the device": (simple(gpu=1), [nodes()], f"needs 1 {GPU} on one node, the best node has 0"),
     "no node has all at once": (

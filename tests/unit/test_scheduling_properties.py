@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bench.packing import packs
 from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import decide as decide_module
@@ -263,22 +264,6 @@ def members_by_group(world: World, cluster_id: int, plan: Plan) -> dict[str, lis
             for name, count in roles.items():
                 out.setdefault(group, []).extend([by_role[name]] * count)
     return out
-
-
-def packs(members: list[Resources], free: list[Resources]) -> bool:
-    """Whether the members fit on the nodes: every way is tried."""
-    if not members:
-        return True
-    first, rest = members[0], members[1:]
-    tried: list[Resources] = []
-    for index, node in enumerate(free):
-        if node in tried or any(node.get(name, 0) < amount for name, amount in first.items()):
-            continue
-        tried.append(node)
-        left = {name: amount - first.get(name, 0) for name, amount in node.items()}
-        if packs(rest, [*free[:index], left, *free[index + 1 :]]):
-            return True
-    return False
 
 
 def above(world: World, queue_id: int) -> list[Queue]:
