@@ -154,13 +154,19 @@ class Later:
 
     def _collect(self, runs: Iterable[LiveRun]) -> None:
         """Take in the runs that are there from the beginning: ``_move`` with less work, as they come in the order of their ends."""
-        limits: dict[tuple[int, int], float] = {}
+        view = self._view
+        own: dict[int, float | None] = {}
+        of_queue: dict[int, float] = {}
         ending, until = list[LiveRun](), list[float]()
         for run in runs:
-            kind = (run.shape_id, run.queue_id)
-            limit = limits.get(kind)
+            shape_id, queue_id = run.shape_id, run.queue_id
+            if shape_id not in own:
+                own[shape_id] = view.shapes[shape_id].time_limit_seconds
+            limit = own[shape_id]
             if limit is None:
-                limit = limits[kind] = self._view.limit_of(*kind)
+                if queue_id not in of_queue:
+                    of_queue[queue_id] = view.limit_of(None, queue_id)
+                limit = of_queue[queue_id]
             if limit < inf:
                 ending.append(run)
                 until.append(run.began_at + limit)

@@ -293,7 +293,7 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     if look.over:
         reason = explain.over_quota(look.over[0], look.verdicts)
     else:
-        reason = cycle.standings.reason(alike, look.verdicts, explain.blocked)
+        reason = look.reason()
         cycle.blocked[alike] = reason, look.full
         if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason

@@ -336,12 +336,13 @@ def short_of(role: RoleShape, most: Resources) -> str | None:
     for name, amount in role.needs.items():
         best = most.get(name, 0)
         if best < amount:
-            return _lacks(name, amount, max(best, 0))
+            return lacks(name, amount, max(best, 0))
     return None
 
 
 @lru_cache(maxsize=1 << 15)
-def _lacks(name: str, amount: int, best: int) -> str:
+def lacks(name: str, amount: int, best: int) -> str:
+    """That no node has enough of a resource for a single member, in words; ``best`` is what one has at most."""
     need, has = format_apart(name, amount, best)
     return f"needs {need} {name} on one node, the best node has {has}"
 

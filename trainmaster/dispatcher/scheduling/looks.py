@@ -11,6 +11,7 @@ from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
+from trainmaster.dispatcher.scheduling.shortages import Told
 from trainmaster.dispatcher.scheduling.standings import Standings
 from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
@@ -75,6 +76,16 @@ class Look:
     over: list[Obstacle] = field(default_factory=list)
     over_on: list[int] = field(default_factory=list)
     """Clusters with room, on which quota alone is in the way."""
+    told: Told | None = None
+    """Where verdicts are kept from one cycle to the next, what they are kept in."""
+
+    def reason(self) -> Reason:
+        """Why the jobs are blocked by what clusters lack."""
+        if self.told is None:
+            return explain.blocked(self.verdicts)
+        if self.told.reason is None:
+            self.told.reason = explain.blocked(self.told.verdicts)
+        return self.told.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,9 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     rooms, standings = cycle.rooms, cycle.standings
     if rooms.view.lines.any_narrowed or len(sizes) > 1:
         return None
+    told = standings.shortages.blocks(alike, sizes[0])
+    if told is not None:
+        return Look(verdicts=told.verdicts, full=told.full, told=told)
     top: list[Option] = []
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
@@ -115,8 +129,8 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     standings.stand(alike, sizes[0], lacking)
     if top:
         return Choice(top[0], top, standings.first_lacking(alike, sizes[0], MOST_LACKING))
-    verdicts, full = standings.blocked(alike, sizes[0], closed)
-    return Look(verdicts=verdicts, full=full)
+    told = standings.blocked(alike, sizes[0], closed)
+    return Look(verdicts=told.verdicts, full=told.full, told=told)
 
 
 def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:

@@ -9,9 +9,10 @@ from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling.candidates import MOST_OPTIONS, MOST_SHAPES, Alike, Rooms
 from trainmaster.dispatcher.scheduling.fit import Shortfall, Size, short_of, spread_role
 from trainmaster.dispatcher.scheduling.scores import headroom, total_score
+from trainmaster.dispatcher.scheduling.shortages import Shortages, Told
 from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.reasons import Check, Reason, Verdict
+from trainmaster.protocol.reasons import Check, Verdict
 
 _MOST_ASKED = 5000
 
@@ -42,10 +43,8 @@ class Standing:
     """The number of the last change that the verdicts have taken in."""
     told_of: int = 0
     """The number of the order of clusters that the verdicts are in."""
-    full: list[int] = field(default_factory=list)
-    """The clusters with a verdict that only room is lacking."""
-    reason: tuple[list[Verdict], Reason] | None = None
-    """Why these jobs were blocked when they last were."""
+    told: Told | None = None
+    """What was last told of all clusters."""
 
     def put(self, cluster: Cluster, total: float) -> None:
         """A cluster has this score now, if the gang fits there."""
@@ -80,6 +79,7 @@ class Standings:
         """For whom the clusters were ranked once; who asks again is given a standing."""
         self._said: dict[int, dict[str, Verdict]] = {}
         """By cluster and sentence: verdicts on room."""
+        self.shortages = Shortages(rooms, self._lacking)
 
     @classmethod
     def of(cls, rooms: Rooms) -> "Standings":
@@ -201,24 +201,15 @@ class Standings:
 
     # Why they may not
 
-    def reason(self, alike: Alike, verdicts: list[Verdict], explain: Callable[[list[Verdict]], Reason]) -> Reason:
-        """Why jobs alike are blocked; the same object as before where nothing has changed."""
-        standing = self._standings.get(alike)
-        if standing is None:
-            return explain(verdicts)
-        known = standing.reason
-        if known is None or (known[0] is not verdicts and known[0] != verdicts):
-            known = standing.reason = verdicts, explain(verdicts)
-        return known[1]
+    def blocked(self, alike: Alike, size: Size, closed: Mapping[int, Verdict]) -> Told:
+        """Why jobs alike of this size start on no cluster; the same object as before where nothing has changed.
 
-    def blocked(self, alike: Alike, size: Size, closed: Mapping[int, Verdict]) -> tuple[list[Verdict], list[int]]:
-        """Why jobs alike of this size start on no cluster, by the name of the cluster, and on which of them only room is lacking.
-
-        ``closed``: clusters that have room and are kept for others. The standing must be up to date; the lists are not to be changed.
+        ``closed``: clusters that have room and are kept for others. The standing must be up to date.
         """
         standing = self._standings[alike]
         if standing.told_of != self.rooms.orders:
             standing.verdicts, standing.told_of = [None] * len(self.rooms.clusters), self.rooms.orders
+            standing.told = None
             ask = list(self.rooms.places)
         else:
             changed = self.rooms.changed_since(standing.told_at)
@@ -226,13 +217,20 @@ class Standings:
             ask += standing.untold
         standing.told_at = self.rooms.changes
         self._tell(alike, size, standing, ask, closed)
-        if not standing.untold:
-            return standing.verdicts, standing.full  # type: ignore[return-value]
+        if not closed:
+            self.shortages.note(alike, size)
         verdicts = [
             closed[cluster.id] if verdict is None else verdict
             for cluster, verdict in zip(self.rooms.clusters, standing.verdicts, strict=True)
         ]
-        return verdicts, standing.full
+        if standing.told is None or standing.told.verdicts != verdicts:
+            full = [
+                cluster.id
+                for cluster, verdict in zip(self.rooms.clusters, verdicts, strict=True)
+                if verdict.check is Check.NO_ROOM
+            ]
+            standing.told = Told(verdicts, full)
+        return standing.told
 
     def _lacks_as_told(self, standing: Standing, cluster_id: int) -> bool:
         return standing.lacks.get(cluster_id) is not None and self.rooms.reported_at[cluster_id] <= standing.told_at
@@ -240,8 +238,8 @@ class Standings:
     def _tell(
         self, alike: Alike, size: Size, standing: Standing, cluster_ids: list[int], closed: Mapping[int, Verdict]
     ) -> None:
-        """Bring the verdicts on these clusters up to date; a list that was handed out stays as it is."""
-        verdicts, untold = standing.verdicts, []
+        """Bring the verdicts on these clusters up to date."""
+        untold = []
         lack_on = self._lack_of(alike, size, standing.alone, standing.lacks)
         for cluster_id in cluster_ids:
             place = self.rooms.places[cluster_id]
@@ -251,18 +249,8 @@ class Standings:
             else:
                 cluster = self.rooms.clusters[place]
                 verdict = self.rooms.ruled_out(alike, cluster) or lack_on(cluster)
-            if verdict is not verdicts[place]:
-                if verdicts is standing.verdicts:
-                    verdicts = list(verdicts)
-                verdicts[place] = verdict
+            standing.verdicts[place] = verdict
         standing.untold = untold
-        if verdicts is not standing.verdicts:
-            standing.verdicts = verdicts
-            standing.full = [
-                cluster.id
-                for cluster, verdict in zip(self.rooms.clusters, verdicts, strict=True)
-                if verdict is not None and verdict.check is Check.NO_ROOM
-            ]
 
     def _lack_of(
         self, alike: Alike, size: Size, alone: RoleShape | None, noted: dict[int, Resources | None]
