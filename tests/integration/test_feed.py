@@ -54,6 +54,26 @@ async def start(stores: Stores) -> Cursor:
         return await scheduling.start_cursor(tx)
 
 
+async def test_what_is_read_in_pages_may_take_longer_than_a_transaction_may_be_idle(stores: Stores) -> None:
+    found: list[int] = []
+    async with stores.database.transaction() as tx:
+        await tx.run("SET LOCAL idle_in_transaction_session_timeout = '600ms'")
+        async for page in tx.pages("SELECT n FROM generate_series(1, :last) n", 4, last=22):
+            assert len(page) in (4, 2)
+            found += [row.n for row in page]
+            assert (await tx.one("SELECT count(*) AS queues FROM queues")).queues > 0, (
+                "other statements may come between"
+            )
+            await asyncio.sleep(0.15)
+    assert found == list(range(1, 23))
+
+
+async def test_no_rows_are_no_page(stores: Stores) -> None:
+    async with stores.database.transaction() as tx:
+        assert [page async for page in tx.pages("SELECT 1 AS n WHERE false", 4)] == []
+        assert (await tx.one("SELECT 1 AS n")).n == 1
+
+
 async def test_a_commit_that_comes_late_is_not_skipped(stores: Stores) -> None:
     cursor = await start(stores)
     async with stores.database.transaction() as first:

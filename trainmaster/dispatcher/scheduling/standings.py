@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling.candidates import MOST_OPTIONS, MOST_SHAPES, Alike, Rooms
@@ -122,23 +123,29 @@ class Standings:
         bare, clusters, open_ones, needs = self._bare, self.rooms.view.clusters, self.rooms.open_to(alike), size.needs
         self._bring_up(bare, self._stand_bare)
         more = headroom(needs, self.rooms.least)
+        may_fit = self.rooms.may_fit
         found: list[tuple[float, str, int]] = []
+
+        def best(most: float) -> Iterator[Cluster]:
+            """Of those found, the clusters that score more than this."""
+            while found and found[0][0] < most:
+                cluster = clusters[heappop(found)[2]]
+                if may_fit(alike.shape_id, size, cluster):
+                    yield cluster
+                else:
+                    lacking.append(cluster.id)
+
         for entry in bare.ranked:
             # No cluster that was not looked at scores more than this.
             most = entry[0] - more
-            while found and found[0][0] < most:
-                yield clusters[heappop(found)[2]]
+            if found and found[0][0] < most:
+                yield from best(most)
             cluster = open_ones.get(entry[2])
-            if cluster is None:
-                continue
-            if self.rooms.may_fit(alike.shape_id, size, cluster):
+            if cluster is not None:
                 heappush(
                     found, (-total_score(cluster.kind, self.rooms.measure(cluster), needs), cluster.name, cluster.id)
                 )
-            else:
-                lacking.append(cluster.id)
-        while found:
-            yield clusters[heappop(found)[2]]
+        yield from best(inf)
 
     def _bring_up(self, standing: Standing, stand: Callable[..., None]) -> None:
         """Take in the clusters that have changed since a standing was last asked for; all of them at first.

@@ -99,7 +99,8 @@ class Follower:
         # The cursor is read first: what commits while the rest is read is absorbed again, which changes nothing.
         cursor = await scheduling.start_cursor(tx)
         await self._load_tenants(tx)
-        await self._take(tx, await scheduling.live_jobs(tx))
+        async for page in scheduling.live_jobs(tx):
+            await self._take(tx, page)
         self.cursor = cursor
 
     async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:

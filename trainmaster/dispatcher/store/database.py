@@ -106,6 +106,18 @@ class Transaction:
         rows: Sequence[Row[Any]] = await (await self._execute(sql, parameters)).fetchall()
         return rows
 
+    async def pages(self, sql: str, size: int, **parameters: Any) -> AsyncIterator[Sequence[Row[Any]]]:
+        """Rows as they are asked for, so many at a time, of one statement: for more than can be read or dealt with in one go.
+
+        The time-outs of statements and of idle transactions are those of a page.
+        """
+        if self._driver is None:
+            self._driver = (await self.connection.get_raw_connection()).driver_connection
+        async with self._driver.cursor(name="pages", row_factory=namedtuple_row) as cursor:
+            await cursor.execute(_driver_sql(sql), parameters)
+            while page := await cursor.fetchmany(size):
+                yield page
+
     async def first(self, sql: str, **parameters: Any) -> Row[Any] | None:
         row: Row[Any] | None = await (await self._execute(sql, parameters)).fetchone()
         return row

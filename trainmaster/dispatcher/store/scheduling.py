@@ -1,6 +1,6 @@
 """What the scheduler reads and writes: leadership, the change feed, its view of jobs and clusters, its reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,8 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
     return Feed(Cursor(xmin), tuple(submitted), jobs, tuple(others), unsettled)
 
 
+_PAGE = 10_000
+
 _JOBS = """
     SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
            extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
@@ -174,9 +176,9 @@ async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[Row[A
     return await tx.all(f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last)
 
 
-async def live_jobs(tx: Transaction) -> Sequence[Row[Any]]:
-    """Rows of all jobs that have not ended."""
-    return await tx.all(f"{_JOBS} WHERE j.ended_at IS NULL")
+def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[Row[Any]]]:
+    """Rows of all jobs that have not ended, page by page: a million of them take longer than a transaction may be idle."""
+    return tx.pages(f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
 
 
 async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
