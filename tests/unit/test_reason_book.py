@@ -3,7 +3,7 @@
 import pytest
 
 from trainmaster.dispatcher.scheduling.explain import reason
-from trainmaster.dispatcher.scheduling.plan import Plan
+from trainmaster.dispatcher.scheduling.plan import Hold, Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey, View, WaitingJob
 from trainmaster.dispatcher.services import reason_book
 from trainmaster.dispatcher.services.reason_book import ReasonBook
@@ -51,6 +51,15 @@ def test_a_plan_writes_no_more_than_a_short_transaction_takes_and_the_rest_follo
     assert sizes == [1000, 1000, 500, 0]
     sizes = [len(written(book, told(2500, "b", token), 100 + now)) for now in range(4)]
     assert sizes == [1000, 1000, 500, 0]
+
+
+def test_with_a_plan_by_which_runs_start_fewer_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reason_book, "_MOST_BESIDE", 100)
+    book = ReasonBook()
+    plan = told(650, "a")
+    plan.holds.append(Hold(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0), "no more clusters"))
+    assert [len(written(book, plan, now)) for now in range(2)] == [100, 100]
+    assert len(written(book, told(650, "a"), 2)) == 450, "nothing waits for this one"
 
 
 def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:

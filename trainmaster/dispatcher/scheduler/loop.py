@@ -178,9 +178,13 @@ class Scheduler:
         if token is None:
             await self._rehearse(follower)
             return self._pause(unsettled)
-        await self._timers(token, follower)
+        if follower.view.past is None:
+            await self._count_usage(token, follower)
         with metrics.cycle_seconds.time():
-            return await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+            again = await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+        # Behind the decision: who has just taken the lead decides first.
+        await self._timers(token, follower)
+        return again
 
     async def _rehearse(self, follower: Follower) -> None:
         """As a standby with a large view, decide now and then without applying it.
@@ -252,12 +256,15 @@ class Scheduler:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             await planning.release_holds(self.stores, token)
             await agents.give_up_overdue(self.stores, token)
-        if now >= self._next_usage or follower.view.past is None:
-            self._next_usage = now + _USAGE_SECONDS
-            await planning.count_usage(self.stores, token, follower)
+        if now >= self._next_usage:
+            await self._count_usage(token, follower)
         if now >= self._next_chores:
             self._next_chores = now + _CHORES_SECONDS
             await planning.keep_house(self.stores, token, PARTITIONS_SQL)
+
+    async def _count_usage(self, token: int, follower: Follower) -> None:
+        self._next_usage = self.clock() + _USAGE_SECONDS
+        await planning.count_usage(self.stores, token, follower)
 
     async def _keep_lead(self) -> None:
         seconds = self.stores.settings.leader_seconds

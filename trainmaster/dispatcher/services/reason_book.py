@@ -10,6 +10,8 @@ from trainmaster.protocol.reasons import Reason, Token
 
 _MOST_REASONS = 5000
 """Reasons that are written with one plan at most; the others follow with the next ones."""
+_MOST_BESIDE = 1000
+"""The same with a plan by which runs start or end: that is not to wait for many words."""
 _FEW_REASONS = 500
 _WORDS_SECONDS = 15.0
 """For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
@@ -30,6 +32,7 @@ class ReasonBook:
     def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
         """What to write now; ``now`` is on any clock that goes forward."""
         stored = self.stored
+        most = _MOST_BESIDE if plan.changes_anything else _MOST_REASONS
         alike: dict[tuple[int, int], bool] = {}
         out: dict[ClassKey, Reason] = {}
         reworded: dict[ClassKey, Reason] = {}
@@ -39,7 +42,7 @@ class ReasonBook:
                 continue
             if known is None or known.token is not reason.token:
                 out[key] = reason
-                if len(out) >= _MOST_REASONS:
+                if len(out) >= most:
                     return out
                 continue
             # Classes share their reasons, and comparing whole ones is dear.
@@ -51,7 +54,7 @@ class ReasonBook:
                 reworded[key] = reason
         if len(reworded) > _FEW_REASONS:
             due = (key for key in reworded if now - self._stored_at[key] >= _WORDS_SECONDS)
-            reworded = {key: reworded[key] for key in islice(due, _MOST_REASONS - len(out))}
+            reworded = {key: reworded[key] for key in islice(due, most - len(out))}
         return out | reworded
 
     def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
