@@ -642,11 +642,10 @@ class RuntimeConformance:
         assert (await until_over(lab, A)).state is RunState.LOST
 
     async def test_news_put_the_disconnect_limit_off(self, lab: Lab) -> None:
-        first = lab.now()
+        first, limit = lab.now(), 3.0
         await lab.runtime.renew(first)
-        await lab.runtime.start(start_run(lab, A, Part(RUNS), disconnect=1.0))
-        await until_state(lab, A, RunState.RUNNING)
-        while lab.now() < first + 1.5:
+        await lab.runtime.start(start_run(lab, A, Part(RUNS), disconnect=limit))
+        while lab.now() < first + limit + 0.5 or lab.runtime.held()[A].state in (RunState.ACCEPTED, RunState.PENDING):
             await lab.runtime.renew(lab.now())
             await lab.runtime.wait_changed(0.1)
         assert lab.runtime.held()[A].state is RunState.RUNNING

@@ -286,4 +286,4 @@ class Scheduler:
             except Exception:
                 # Ending here would leave a process that never leads again.
                 log.exception("leadership could not be renewed")
-            await asyncio.sleep(seconds / 4 if self.token is None else seconds / 3)
+            await asyncio.sleep(seconds / 10 if self.token is None else seconds / 3)
