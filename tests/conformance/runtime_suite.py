@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -39,6 +40,9 @@ class Does(Enum):
     """Runs until it is told to end; at the signal to save its state it says so and goes on."""
     WAIT_FOR_GATE = auto()
     """Succeeds once the lab opens the gate of its run."""
+    FAIL_AT_FIRST = auto()
+    """Exits with the code at each of its first ``times`` starts in a run, alone or with all; succeeds at the next. For roles of one
+    member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Behaviour:
     code: int = 0
     """The exit code or the signal."""
     text: str = ""
+    times: int = 0
 
 
 SUCCEEDS = Behaviour(Does.SUCCEED)
@@ -65,6 +70,10 @@ def exits(code: int) -> Behaviour:
 
 def dies_by(signal: int) -> Behaviour:
     return Behaviour(Does.DIE_BY_SIGNAL, signal)
+
+
+def fails_at_first(times: int, code: int = 3) -> Behaviour:
+    return Behaviour(Does.FAIL_AT_FIRST, code, times=times)
 
 
 def prints(text: str) -> Behaviour:
@@ -200,9 +209,25 @@ def placed(status: RunStatus) -> int:
     return sum(count for roles in (status.placement or {}).values() for count in roles.values())
 
 
+def restarts(status: RunStatus, role: str = "worker") -> list[int]:
+    """How often each member of a role has started again."""
+    return [one.restarts for one in status.members if one.role == role]
+
+
+def has_failed_once(lab: Lab, run: str) -> bool:
+    """Whether the only member of a run has ended, and waits to start again."""
+    members = lab.runtime.held()[run].members
+    is_known = lab.runtime.held()[run].state is RunState.RUNNING
+    return is_known and lab.living(run) == 0 and [one.state for one in members] == ["pending"]
+
+
 def is_at(size: int) -> Callable[[RunStatus], bool]:
-    """Whether a run has come to a size: none has still to leave."""
-    return lambda status: status.sizes == {"worker": size} and placed(status) == size
+    """Whether a run has come to a size: none has still to leave, and none to start."""
+    return lambda status: (
+        status.sizes == {"worker": size}
+        and placed(status) == size
+        and all(one.state != "pending" for one in status.members)
+    )
 
 
 A, B, C = "alpha-0000001-r1", "beta-0000002-r1", "gamma-0000003-r1"
@@ -248,8 +273,8 @@ class RuntimeConformance:
 
     async def test_a_waiting_run_starts_when_room_comes(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=2, cpu="4")))
-        await lab.runtime.start(start_run(lab, B, Part(RUNS)))
         await until_state(lab, A, RunState.RUNNING)
+        await lab.runtime.start(start_run(lab, B, Part(RUNS)))
         await until_state(lab, B, RunState.PENDING)
         lab.open_gate(A)
         await until_state(lab, A, RunState.SUCCEEDED)
@@ -281,6 +306,7 @@ class RuntimeConformance:
 
     async def test_a_run_is_returned_with_the_reason_once_its_placement_timeout_is_over(self, lab: Lab) -> None:
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2, cpu="4")))
+        await until_state(lab, A, RunState.RUNNING)
         await lab.runtime.start(start_run(lab, B, Part(RUNS), placement_timeout=0.2))
         status = await until_over(lab, B)
         assert status.state is RunState.RETURNED
@@ -330,6 +356,134 @@ class RuntimeConformance:
         assert status.end.category is FailureCategory.DEADLINE
         assert lab.living(A) == 0
 
+    # Restarts
+
+    async def test_a_failed_member_starts_again_alone(self, lab: Lab) -> None:
+        assert "memberRestart" in (await lab.runtime.capacity()).capabilities
+        again = {"action": "restartMember", "limit": 2}
+        parts = (Part(fails_at_first(2), name="bad"), Part(WAITS_FOR_GATE, count=2))
+        await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
+        await until(lab, A, lambda status: restarts(status, "bad") == [2])
+        lab.open_gate(A)
+        status = await until_over(lab, A)
+        assert status.state is RunState.SUCCEEDED
+        assert (restarts(status, "bad"), restarts(status, "worker")) == ([2], [0, 0])
+
+    async def test_a_member_that_fails_too_often_fails_the_run(self, lab: Lab) -> None:
+        again = {"action": "restartMember", "limit": 1}
+        parts = (Part(fails_at_first(9, code=5), name="bad"), Part(RUNS))
+        await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
+        status = await until_over(lab, A)
+        assert (status.state, restarts(status, "bad")) == (RunState.FAILED, [1])
+        assert status.end is not None
+        assert (status.end.exit_code, status.end.member) == (5, "bad-0")
+        assert lab.living(A) == 0
+
+    async def test_a_role_may_say_for_itself_what_a_failure_means(self, lab: Lab) -> None:
+        alone = {"memberFailure": {"action": "restartMember", "limit": 1}}
+        await lab.runtime.start(
+            start_run(lab, A, Part(fails_at_first(1), name="bad", of_role=alone), Part(WAITS_FOR_GATE))
+        )
+        await until(lab, A, lambda status: restarts(status, "bad") == [1])
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+        await lab.runtime.start(start_run(lab, B, Part(exits(4)), Part(RUNS, name="other", of_role=alone)))
+        status = await until_over(lab, B)
+        assert status.end is not None
+        assert (status.state, status.end.exit_code, status.end.member) == (RunState.FAILED, 4, "worker-0")
+
+    async def test_a_member_waits_before_it_starts_again(self, lab: Lab) -> None:
+        again = {"action": "restartMember", "limit": 2, "backOff": "300ms"}
+        asked_at = lab.now()
+        await lab.runtime.start(start_run(lab, A, Part(fails_at_first(2)), memberFailure=again))
+        status = await until_over(lab, A)
+        assert (status.state, restarts(status)) == (RunState.SUCCEEDED, [2])
+        assert lab.now() - asked_at >= 0.6
+
+    async def test_a_run_may_be_stopped_while_a_member_waits_to_start_again(self, lab: Lab) -> None:
+        for run, action in ((A, "restartMember"), (B, "restartGang")):
+            again = {"action": action, "limit": 2, "backOff": "1h"}
+            await lab.runtime.start(start_run(lab, run, Part(fails_at_first(2)), memberFailure=again))
+            await eventually(partial(has_failed_once, lab, run), "the member has failed")
+            assert not lab.runtime.held()[run].state.is_terminal
+            await lab.runtime.stop(stop_run(run, StopCause.PREEMPT, save=60.0))
+            status = await until_over(lab, run)
+            assert (status.state, [one.state for one in status.members]) == (RunState.PREEMPTED, ["stopped"])
+
+    async def test_all_members_start_again_together_after_a_failure(self, lab: Lab) -> None:
+        assert "gangRestart" in (await lab.runtime.capacity()).capabilities
+        again = {"action": "restartGang", "limit": 2}
+        parts = (Part(fails_at_first(2), name="bad"), Part(WAITS_FOR_GATE, count=2))
+        await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
+        status = await until(lab, A, lambda status: restarts(status, "worker") == [2, 2] and placed(status) == 3)
+        assert (status.state, restarts(status, "bad")) == (RunState.RUNNING, [2])
+        lab.open_gate(A)
+        status = await until_over(lab, A)
+        assert status.state is RunState.SUCCEEDED
+        assert {one.state for one in status.members} == {"succeeded"}
+
+    async def test_a_gang_that_fails_too_often_fails_the_run(self, lab: Lab) -> None:
+        again = {"action": "restartGang", "limit": 1}
+        parts = (Part(fails_at_first(9, code=5), name="bad"), Part(RUNS, count=2))
+        await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again))
+        status = await until_over(lab, A)
+        assert (status.state, restarts(status, "worker")) == (RunState.FAILED, [1, 1])
+        assert status.end is not None
+        assert (status.end.exit_code, status.end.member) == (5, "bad-0")
+        assert lab.living(A) == 0
+
+    async def test_no_member_of_a_gang_starts_again_before_all_have_ended_and_waited(self, lab: Lab) -> None:
+        again = {"action": "restartGang", "limit": 1, "backOff": "300ms"}
+        parts = (Part(fails_at_first(1), name="bad"), Part(STUBBORN, count=2))
+        asked_at = lab.now()
+        await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again, stopGrace="400ms"))
+        await until(lab, A, lambda status: restarts(status, "worker") == [1, 1])
+        assert lab.now() - asked_at >= 0.3
+        await lab.runtime.stop(stop_run(A, grace=0))
+        assert (await until_over(lab, A)).state is RunState.CANCELLED
+        assert lab.living(A) == 0
+
+    async def test_the_time_limit_counts_over_restarts(self, lab: Lab) -> None:
+        again = {"action": "restartGang", "limit": 2, "backOff": "1h"}
+        await lab.runtime.start(start_run(lab, A, Part(fails_at_first(1)), memberFailure=again, timeLimit="1s"))
+        status = await until_over(lab, A)
+        assert status.end is not None
+        assert (status.state, status.end.category) == (RunState.FAILED, FailureCategory.DEADLINE)
+
+    # Success of one role
+
+    async def test_a_run_succeeds_with_the_role_that_decides_and_ends_the_others(self, lab: Lab) -> None:
+        assert "successRole" in (await lab.runtime.capacity()).capabilities
+        parts = (Part(SUCCEEDS, name="launcher"), Part(RUNS, count=2))
+        await lab.runtime.start(start_run(lab, A, *parts, success={"role": "launcher"}))
+        status = await until_over(lab, A)
+        assert status.state is RunState.SUCCEEDED
+        assert {(one.role, one.state) for one in status.members} == {("launcher", "succeeded"), ("worker", "stopped")}
+        assert lab.living(A) == 0
+
+    async def test_others_that_will_not_end_after_success_are_killed_once_the_grace_is_over(self, lab: Lab) -> None:
+        parts = (Part(WAITS_FOR_GATE, name="launcher"), Part(STUBBORN))
+        await lab.runtime.start(start_run(lab, A, *parts, success={"role": "launcher"}, stopGrace="400ms"))
+        await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+        assert lab.living(A) == 0
+
+    async def test_success_of_others_does_not_decide(self, lab: Lab) -> None:
+        parts = (Part(SUCCEEDS, name="helper"), Part(WAITS_FOR_GATE, count=2))
+        await lab.runtime.start(start_run(lab, A, *parts, success={"role": "worker"}))
+        await eventually(lambda: lab.living(A) == 2, "the helper has ended")
+        assert not lab.runtime.held()[A].state.is_terminal
+        lab.open_gate(A)
+        assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+
+    async def test_the_failure_of_others_fails_the_run_though_they_do_not_decide(self, lab: Lab) -> None:
+        parts = (Part(RUNS, name="launcher"), Part(exits(6)))
+        await lab.runtime.start(start_run(lab, A, *parts, success={"role": "launcher"}))
+        status = await until_over(lab, A)
+        assert status.end is not None
+        assert (status.state, status.end.exit_code, status.end.member) == (RunState.FAILED, 6, "worker-0")
+
     # Stops
 
     @pytest.mark.parametrize("cause", list(StopCause))
@@ -377,6 +531,7 @@ class RuntimeConformance:
         assert "checkpoint" in (await lab.runtime.capacity()).capabilities
         await lab.runtime.start(start_run(lab, A, Part(SAVES, count=2)))
         await eventually(lambda: lab.ready(A) == 2, "both members are at work")
+        await until_state(lab, A, RunState.RUNNING)
         asked_at = lab.now()
         await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=0.5))
         status = await until_state(lab, A, RunState.STOPPING)
@@ -671,6 +826,7 @@ class RuntimeConformance:
         asked_at = lab.now()
         await lab.runtime.renew(asked_at)
         await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+        await until_state(lab, A, RunState.RUNNING)
         await lab.runtime.start(start_run(lab, B, Part(RUNS), disconnect=1.0))
         await until_state(lab, B, RunState.LOST)
         assert lab.runtime.held()[A].state is RunState.RUNNING

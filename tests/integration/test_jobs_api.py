@@ -195,6 +195,10 @@ async def test_each_mutating_call_leaves_one_audit_row(service: Service) -> None
         ("PUT", "/v1/clusters/k", {"name": "k"}, "put cluster", "k"),
         ("POST", "/v1/clusters/k/cordon", None, "cordon", "k"),
         ("POST", "/v1/clusters/k/uncordon", None, "uncordon", "k"),
+        ("POST", "/v1/clusters/k/join", {"name": "k"}, "join cluster", "k"),
+        ("POST", "/v1/clusters/k/rotate", {"revokeOld": True}, "rotate key", "k"),
+        ("POST", "/v1/clusters/k/drain", {}, "drain", "k"),
+        ("POST", "/v1/clusters/k/declare-lost", {}, "declare lost", "k"),
         ("DELETE", "/v1/clusters/k", None, "delete cluster", "k"),
         ("POST", "/v1/keys", {"name": "new", "role": "admin"}, "make key", "new"),
     ]

@@ -88,6 +88,7 @@ class LocalLab:
             Does.SAVE_STATE: (
                 "trap 'echo saved' USR1; trap 'echo ended; exit 0' TERM; touch ready; while :; do sleep 3600 & wait; done"
             ),
+            Does.FAIL_AT_FIRST: f'[ "$TRAINMASTER_RESTARTS" -ge {behaviour.times} ] || exit {behaviour.code}',
             Does.WAIT_FOR_GATE: f"touch ready; until [ -e '{gate}' ]; do sleep 0.02; done",
         }
         return {"command": ["sh", "-c", scripts[behaviour.does]], "env": {"TEXT": behaviour.text}}
@@ -300,6 +301,23 @@ async def test_a_member_that_fails_too_often_fails_the_run(lab: LocalLab) -> Non
     assert status.end is not None
     assert (status.end.exit_code, status.end.member) == (5, "bad-0")
     assert "after 1 restart" in status.message
+
+
+async def test_children_of_members_that_started_again_are_not_told_to_end(lab: LocalLab) -> None:
+    """Those of the members before were, and one of them took its time."""
+    child = "trap 'sleep 0.3; exit 0' TERM; touch child; while :; do sleep 0.05; done"
+    worker = script(
+        'if [ "$TRAINMASTER_RESTARTS" = 0 ]; then setsid sh -c "$CHILD" & sleep 3600; fi; '
+        "sleep 1.6 & wait $!; echo $? > ended",
+        env={"CHILD": child},
+    )
+    bad = script('[ "$TRAINMASTER_RESTARTS" = 1 ] || { until [ -e ../worker-0/child ]; do sleep 0.01; done; exit 1; }')
+    parts = (Part(SUCCEEDS, extra=worker), Part(SUCCEEDS, name="bad", extra=bad))
+    again = {"action": "restartGang", "limit": 1}
+    await lab.runtime.start(start_run(lab, A, *parts, memberFailure=again, stopGrace="5s"))
+    status = await until_over(lab, A)
+    assert (status.state, [one.restarts for one in status.members]) == (RunState.SUCCEEDED, [1, 1])
+    assert (lab.run_dir(A) / "worker-0" / "ended").read_text() == "0\n"
 
 
 # Nothing is left behind

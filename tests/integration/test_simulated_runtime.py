@@ -62,6 +62,11 @@ class SimulatedLab:
             Does.LEAVE_IN_PEACE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},
             Does.SAVE_STATE: {"SIM_RUN_TIME": "forever", "SIM_STOP_TIME": "20ms"},
             Does.WAIT_FOR_GATE: {"SIM_RUN_TIME": "forever"},
+            Does.FAIL_AT_FIRST: {
+                "SIM_RUN_TIME": "40ms",
+                "SIM_MEMBER_FAILURES": str(behaviour.times),
+                "SIM_EXIT_CODE": str(behaviour.code or 1),
+            },
         }
         return {"command": ["simulated"], "env": variables[behaviour.does]}
 

@@ -227,12 +227,18 @@ class ViewBuilder:
         silent: bool = False,
         capabilities: tuple[str, ...] = ("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
         datasets: tuple[str, ...] = (),
+        closed: str = "",
         at: float = 0.0,
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it."""
         cluster_id = self.clusters.setdefault(name, len(self.clusters) + 1)
         report = CapacityReport(
-            groups=groups, runtime="local", scheduler="local", capabilities=capabilities, datasets=datasets
+            groups=groups,
+            runtime="local",
+            scheduler="local",
+            capabilities=capabilities,
+            datasets=datasets,
+            closed=closed,
         )
         self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, None if silent else report), at)
         if lease is None:

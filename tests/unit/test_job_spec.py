@@ -33,6 +33,7 @@ roles:
   - name: worker
     replicas: 8
     minReplicas: 4
+    memberFailure: {action: restartGang, limit: 1}
     template:
       image: registry.example.org/train@sha256:00
       command: [python, train.py]
@@ -46,11 +47,12 @@ roles:
       tolerations: [{key: gpu, operator: Exists, effect: NoSchedule}]
 minMember: 5
 topology: {required: rack, preferred: block, numa: bestEffort}
-placement: {clusters: [a], kinds: [private, edge], selector: {region: eu}, datasets: [c4]}
+placement: {clusters: [a], kinds: [private, edge], selector: {region: eu}, datasets: [c4], emulatedGang: false}
 timeLimit: 2h
 stopGrace: 30
 retries: {limit: 3, exitCodes: [1, 137], categories: [exit, oom], backOff: 1s, mostBackOff: 1m}
-memberFailure: {action: restartMember, limit: 2}
+memberFailure: {action: restartMember, limit: 2, backOff: 5s}
+success: {role: launcher}
 onDisconnect: {requeueAfter: 15m}
 notify: [{url: "https://example.org/hook", states: [failed]}]
 suspend: true
@@ -120,6 +122,23 @@ def test_an_unknown_field_is_a_mistake_at_its_path(change: dict[str, Any], path:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "success of a role that is not there": (
+        {"success": {"role": "boss"}},
+        "(whole)",
+        "success.role 'boss' is no role of the job; there are: main",
+    ),
+    "success of a role that may be empty": (
+        {"success": {"role": "main"}, "roles": worker(minReplicas=0)},
+        "(whole)",
+        "keeps at least one member",
+    ),
+    "a back-off of a day": ({"memberFailure": {"backOff": "1d"}}, "memberFailure.backOff", "at most 1h"),
+    "a back-off of a day in a role": (
+        {"roles": worker(memberFailure={"backOff": "1d"})},
+        "roles[0].memberFailure.backOff",
+        "at most 1h",
+    ),
+    "an action that is none": ({"memberFailure": {"action": "restartAll"}}, "memberFailure.action", "restartGang"),
     "no name": ({"name": ""}, "name", "1 to 24"),
     "a name of 25 letters": ({"name": "a" * 25}, "name", "1 to 24"),
     "a name in capitals": ({"name": "Bert"}, "name", "a-z"),
@@ -334,6 +353,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
                         "kinds": st.lists(st.sampled_from(list(ClusterKind)), max_size=2),
                         "selector": st.dictionaries(words, words, max_size=2),
                         "datasets": st.lists(words, max_size=2),
+                        "emulatedGang": st.booleans(),
                     },
                 ),
                 "timeLimit": durations,
@@ -349,7 +369,12 @@ def specs(draw: st.DrawFn) -> JobSpec:
                     },
                 ),
                 "memberFailure": st.fixed_dictionaries(
-                    {}, optional={"action": st.sampled_from(["failRun", "restartMember"]), "limit": st.integers(0, 9)}
+                    {},
+                    optional={
+                        "action": st.sampled_from(["failRun", "restartMember", "restartGang"]),
+                        "limit": st.integers(0, 9),
+                        "backOff": st.sampled_from(["0s", "1m"]),
+                    },
                 ),
                 "onDisconnect": st.just("wait") | durations.map(lambda text: {"requeueAfter": text}),
                 "suspend": st.booleans(),
@@ -433,6 +458,21 @@ CAPABILITIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "none for one plain member": ({}, ()),
     "gang for several members": ({"roles": worker(replicas=2)}, ("gang",)),
     "restarts of members": ({"memberFailure": {"action": "restartMember"}}, ("memberRestart",)),
+    "restarts of members of one role": (
+        {"roles": worker(memberFailure={"action": "restartMember"})},
+        ("memberRestart",),
+    ),
+    "restarts of the gang": ({"memberFailure": {"action": "restartGang", "backOff": "5s"}}, ("gangRestart",)),
+    "nothing for restarts that no role has": (
+        {"memberFailure": {"action": "restartGang"}, "roles": worker(memberFailure={"action": "failRun"})},
+        (),
+    ),
+    "success of one role": ({"success": {"role": "main"}}, ("successRole",)),
+    "a gang that really starts together": (
+        {"roles": worker(replicas=2), "placement": {"emulatedGang": False}},
+        ("gang", "gangStrict"),
+    ),
+    "nothing for one member, which is no gang": ({"placement": {"emulatedGang": False}}, ()),
     "saving state": ({"checkpoint": {}}, ("checkpoint",)),
     "members apart": ({"roles": worker(replicas=3, maxPerNode=2)}, ("gang", "maxPerNode")),
     "nothing for a node that may take them all": ({"roles": worker(replicas=2, maxPerNode=2)}, ("gang",)),

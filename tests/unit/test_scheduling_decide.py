@@ -79,6 +79,11 @@ FILTERED: dict[str, tuple[ViewBuilder, Check, str]] = {
         Check.UNREACHABLE,
         "its agent has not been heard from; nothing new is sent there",
     ),
+    "an agent that cannot reach its own cluster": (
+        ViewBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
+        Check.UNREACHABLE,
+        "its agent can start nothing there now: the API server does not answer",
+    ),
     "an agent that was never heard": (
         ViewBuilder().cluster("c", nodes(), lease=None).job("j"),
         Check.UNREACHABLE,
@@ -149,6 +154,12 @@ TOLD: dict[str, tuple[ViewBuilder, Token, Tier, str]] = {
         Token.UNREACHABLE,
         Tier.CAPACITY,
         "The clusters it could go to are not in contact; c: its agent has not been heard from; nothing new is sent there.",
+    ),
+    "the agents of its clusters can start nothing": (
+        ViewBuilder().cluster("c", nodes(), closed="the API server does not answer").job("j"),
+        Token.UNREACHABLE,
+        Tier.CAPACITY,
+        "The clusters it could go to are not in contact; c: its agent can start nothing there now: the API server does not answer.",
     ),
     "its clusters have not reported": (
         ViewBuilder().cluster("c", silent=True).job("j"),

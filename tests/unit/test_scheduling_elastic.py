@@ -116,7 +116,8 @@ class TestGrowth:
     @pytest.mark.parametrize(
         "why",
         ["a job waits for the room", "a job waits for quota", "its queue is at its limit", "its queue is held",
-         "the cluster is cordoned", "the cluster is out of contact", "the runtime cannot", "it is stopping"],
+         "the cluster is cordoned", "the cluster is out of contact", "the agent can start nothing", "the runtime cannot",
+         "it is stopping"],
     )  # fmt: skip
     def test_it_does_not_grow_if(self, why: str) -> None:
         view = running(2)
@@ -133,6 +134,8 @@ class TestGrowth:
                 view.cluster("c", nodes(8, cpu=1), cordoned=True)
             case "the cluster is out of contact":
                 view.cluster("c", nodes(8, cpu=1), lease=-1)
+            case "the agent can start nothing":
+                view.cluster("c", nodes(8, cpu=1), closed="the API server does not answer")
             case "the runtime cannot":
                 view.cluster("c", nodes(8, cpu=1), capabilities=("gang",))
             case "it is stopping":

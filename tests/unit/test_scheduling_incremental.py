@@ -140,6 +140,7 @@ class Life:
             runtime="local",
             scheduler="local",
             capabilities=("gang", "resize") if chance.random() < 0.7 else (),
+            closed=chance.choice([""] * 6 + ["the API server does not answer", "it is being upgraded"]),
         )
         kind = chance.choice([ClusterKind.PRIVATE, ClusterKind.PRIVATE, ClusterKind.EDGE, ClusterKind.PUBLIC])
         cluster = Cluster(

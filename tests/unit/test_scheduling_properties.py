@@ -88,11 +88,16 @@ def different(found: list[NodeGroup]) -> tuple[NodeGroup, ...]:
 
 
 reports = st.builds(
-    lambda found, gang_too: CapacityReport(
-        groups=different(found), runtime="local", scheduler="local", capabilities=("gang",) if gang_too else ()
+    lambda found, gang_too, closed: CapacityReport(
+        groups=different(found),
+        runtime="local",
+        scheduler="local",
+        capabilities=("gang",) if gang_too else (),
+        closed=closed,
     ),
     st.lists(groups, min_size=1, max_size=3),
     st.sampled_from([True, True, True, False]),
+    st.sampled_from(["", "", "", "", "the API server does not answer"]),
 )
 clusters = st.builds(
     Cluster,
@@ -391,6 +396,7 @@ def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> N
         assert not cluster.cordoned
         assert world.leases[cluster.id] > NOW
         assert cluster.report is not None
+        assert not cluster.report.closed
         assert set(shape.capabilities) <= set(cluster.report.capabilities)
         assert cluster.kind in world.queues[start.job.queue_id].allowed_kinds
         assert not shape.kinds or cluster.kind in shape.kinds
@@ -500,7 +506,8 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
             world.leases = dict.fromkeys(world.clusters, NOW + LEASE)
             for number, cluster in world.clusters.items():
                 report = cluster.report or CapacityReport(groups=(nodes(9, cpu=9),), runtime="local", scheduler="local")
-                world.clusters[number] = replace(cluster, report=report)
+                open_report = report.model_copy(update={"closed": ""})
+                world.clusters[number] = replace(cluster, report=open_report)
         case Token.COOLING_DOWN:
             world.avoided = {}
         case Token.INSUFFICIENT_CAPACITY | Token.PREEMPTING:

@@ -131,6 +131,65 @@ def test_a_member_fails_and_starts_again_alone_as_often_as_it_may() -> None:
     }
 
 
+def test_a_member_waits_before_it_starts_again_and_does_not_live_meanwhile() -> None:
+    sim = cluster()
+    again = {"action": "restartMember", "limit": 2, "backOff": "10s"}
+    sim.start(order(labels={"run-time": "9s", "member-failures": "2"}, memberFailure=again), 0.0)
+    run = sim.runs["a"]
+    seen = []
+    for at in (2.9, 3.0, 12.9, 13.0, 16.0, 26.0):
+        sim.advance(at)
+        (member,) = run.members()
+        seen.append((run.living(at), member.state, member.restarts))
+    assert seen == [
+        (1, "running", 0),
+        (0, "pending", 0),
+        (0, "pending", 0),
+        (1, "running", 1),
+        (0, "pending", 1),
+        (1, "running", 2),
+    ]
+    assert ended_at(sim) == 29.0
+    assert state(sim) is RunState.SUCCEEDED
+
+
+def test_a_gang_ends_waits_and_starts_again_as_often_as_it_may() -> None:
+    roles = (role("bad", env={"SIM_MEMBER_FAILURES": "2"}), role("worker", 2, env={"SIM_STOP_TIME": "1s"}))
+    again = {"action": "restartGang", "limit": 2, "backOff": "5s"}
+    sim = cluster()
+    sim.start(order("may", *roles, labels={"run-time": "9s"}, memberFailure=again), 0.0)
+    sim.start(order("may-not", *roles, labels={"run-time": "9s"}, memberFailure=again | {"limit": 1}), 0.0)
+    run = sim.runs["may"]
+    for at, living in ((2.9, 3), (3.0, 2), (4.0, 0), (8.9, 0), (9.0, 3)):
+        sim.advance(at)
+        assert run.living(at) == living
+    # Three seconds until the first failure, one until all have ended, five of back-off; then 4.5, 1 and 5; then 9.
+    assert ended_at(sim, "may") == 28.5
+    assert state(sim, "may") is RunState.SUCCEEDED
+    assert [one.restarts for one in run.members()] == [2, 2, 2]
+    assert (state(sim, "may-not"), sim.runs["may-not"].ended_at) == (RunState.FAILED, 14.5)
+
+
+def test_a_time_limit_ends_a_run_that_waits_to_start_again() -> None:
+    sim = cluster()
+    again = {"action": "restartGang", "backOff": "1h"}
+    sim.start(order(labels={"run-time": "9s", "member-failures": "1"}, memberFailure=again, timeLimit="20s"), 0.0)
+    assert ended_at(sim) == 20.0
+    assert sim.runs["a"].verdict is not None
+    assert sim.runs["a"].verdict.category is FailureCategory.DEADLINE
+
+
+def test_the_role_that_decides_ends_the_others() -> None:
+    roles = (role("launcher", env={"SIM_RUN_TIME": "4s"}), role("worker", 2, env={"SIM_STOP_TIME": "3s"}))
+    sim = cluster()
+    sim.start(order("a", *roles, labels=LONG, success={"role": "launcher"}), 0.0)
+    sim.advance(4.0)
+    assert (state(sim), sim.runs["a"].living(4.0)) == (RunState.STOPPING, 2)
+    assert ended_at(sim) == 7.0
+    assert state(sim) is RunState.SUCCEEDED
+    assert [one.state for one in sim.runs["a"].members()] == ["succeeded", "stopped", "stopped"]
+
+
 def test_a_failure_ends_the_other_members_within_the_grace() -> None:
     sim = cluster()
     bad = role("bad", env={"SIM_RUN_TIME": "1s", "SIM_EXIT_CODE": "1"})

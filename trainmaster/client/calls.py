@@ -10,7 +10,7 @@ from trainmaster.client.values import JobFilter
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.tenants import KeySpec
+from trainmaster.protocol.tenants import JoinSpec, KeySpec
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
 Kind = Literal["Queue", "PriorityClass", "Cluster", "Reservation"]
@@ -104,7 +104,37 @@ def delete_object(kind: Kind, name: str) -> Request:
 
 
 def cordon(cluster: str, *, on: bool) -> Request:
-    return core.post(f"/v1/clusters/{quote(cluster, safe='')}/{'cordon' if on else 'uncordon'}", None)
+    return core.post(_cluster_path(cluster, "/cordon" if on else "/uncordon"), None)
+
+
+def _cluster_path(cluster: str, sub: str = "") -> str:
+    return f"/v1/clusters/{quote(cluster, safe='')}{sub}"
+
+
+def show_cluster(cluster: str) -> Request:
+    return core.get(_cluster_path(cluster))
+
+
+def join_cluster(spec: JoinSpec) -> Request:
+    """Not repeatable: the API keeps no answer with a secret in it."""
+    return core.post_once(_cluster_path(spec.name, "/join"), spec.to_wire())
+
+
+def rotate_cluster_key(cluster: str, *, revoke_old: bool) -> Request:
+    """Not repeatable: the API keeps no answer with a secret in it."""
+    return core.post_once(_cluster_path(cluster, "/rotate"), {"revokeOld": revoke_old})
+
+
+def drain_cluster(cluster: str, *, let_finish: bool) -> Request:
+    return core.post(_cluster_path(cluster, "/drain"), {"letFinish": let_finish})
+
+
+def declare_lost(cluster: str, *, force: bool) -> Request:
+    return core.post(_cluster_path(cluster, "/declare-lost"), {"force": force})
+
+
+def remove_cluster(cluster: str, *, force: bool) -> Request:
+    return core.delete(_cluster_path(cluster), (("force", "true" if force else None),))
 
 
 def list_keys() -> Request:

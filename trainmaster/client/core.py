@@ -87,8 +87,9 @@ def patch(path: str, value: Any) -> Request:
     return Request("PATCH", path, (), _json_headers(), to_json(value))
 
 
-def delete(path: str) -> Request:
-    return Request("DELETE", path, (), {"Accept": "application/json"})
+def delete(path: str, query: Query = ()) -> Request:
+    given = tuple((name, value) for name, value in query if value is not None)
+    return Request("DELETE", path, given, {"Accept": "application/json"})
 
 
 def _json_headers() -> dict[str, str]:

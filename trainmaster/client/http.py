@@ -14,9 +14,12 @@ from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.transport import Transport
 from trainmaster.client.values import (
     Acted,
+    AgentKey,
     BulkActed,
     ClusterView,
     DeadLetter,
+    DeclaredLost,
+    Drained,
     JobFilter,
     KeyView,
     NewKey,
@@ -27,7 +30,7 @@ from trainmaster.client.values import (
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.errors import TrainmasterError
-from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 
 _RETRIES = Retries()
 
@@ -213,6 +216,34 @@ class Client:
     def cordon(self, cluster: str, *, on: bool = True) -> None:
         """Let nothing new start on a cluster, or, with ``on`` false, let it again."""
         self._run(self._verbs.cordon(cluster, on))
+
+    def cluster(self, cluster: str) -> ClusterView:
+        """One cluster with its state and what it has."""
+        return self._run(self._verbs.cluster(cluster))
+
+    def join_cluster(self, spec: JoinSpec) -> AgentKey:
+        """Make a key for a cluster's agent, and the cluster if it is not there. Sent once only, as ``make_key`` is."""
+        return self._run(self._verbs.join_cluster(spec))
+
+    def rotate_cluster_key(self, cluster: str, *, revoke_old: bool = False) -> AgentKey:
+        """Make another key for a cluster's agent; with ``revoke_old`` the old ones are dead at once. Sent once only."""
+        return self._run(self._verbs.rotate_cluster_key(cluster, revoke_old))
+
+    def drain(self, cluster: str, *, let_finish: bool = False) -> Drained:
+        """Close a cluster to new runs and stop those that are there, or let them finish."""
+        return self._run(self._verbs.drain(cluster, let_finish))
+
+    def watch_drain(self, cluster: str, timeout: float | None = None) -> Iterator[ClusterView]:
+        """The cluster each time that its number of runs has changed, until there are none or ``timeout`` seconds have passed."""
+        return self._iterate(self._verbs.watch_drain(cluster, timeout))
+
+    def declare_lost(self, cluster: str, *, force: bool = False) -> DeclaredLost:
+        """Say that nothing of a cluster runs any more. Raises ProblemError CLUSTER_IN_CONTACT."""
+        return self._run(self._verbs.declare_lost(cluster, force))
+
+    def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
+        """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
+        self._run(self._verbs.remove_cluster(cluster, force))
 
     def keys(self) -> list[KeyView]:
         """All API keys, without their secrets."""

@@ -141,15 +141,35 @@ class ClusterView(Lenient):
     labels: dict[str, str] = Field(default_factory=dict)
     state: str
     cordoned: bool = False
+    draining: bool = False
+    closed: str = ""
+    """Why its agent can start nothing there now."""
     last_contact: Timestamp | None = None
     agent_version: str = ""
     live_runs: int = 0
+    stopping_runs: int = 0
     runtime: str | None = None
     scheduler: str | None = None
     capacity: dict[str, str] = Field(default_factory=dict)
     nodes: int = 0
     groups: tuple[dict[str, Any], ...] = ()
     capabilities: tuple[str, ...] = ()
+
+
+class Drained(Lenient):
+    """What a drain did: runs that were asked to stop now, and runs that are there still, these included."""
+
+    name: str
+    stopped: int
+    live_runs: int
+    reachable: bool = True
+
+
+class DeclaredLost(Lenient):
+    """How many runs of a cluster were called lost."""
+
+    name: str
+    lost: int
 
 
 class DeadLetter(Lenient):
@@ -196,3 +216,15 @@ class NewKey(Lenient):
     name: str
     role: KeyRole
     key: str
+
+
+class AgentKey(Lenient):
+    """A key for a cluster's agent, just made."""
+
+    cluster: str
+    created: bool = False
+    """Whether the cluster was made with it."""
+    key: NewKey
+    other_keys: tuple[int, ...] = ()
+    """Keys of the cluster's agent that are valid beside it."""
+    revoked: tuple[int, ...] = ()

@@ -12,14 +12,17 @@ from trainmaster.client import calls, core
 from trainmaster.client.calls import Action, Kind, Parameters, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
-from trainmaster.client.steps import Item, Steps, Tell, Telling, Terms, follow, send
+from trainmaster.client.steps import Item, Sleep, Steps, Tell, Telling, Terms, follow, send
 from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
 from trainmaster.client.values import (
     Acted,
+    AgentKey,
     BulkActed,
     ClusterView,
     DeadLetter,
     DeadLetters,
+    DeclaredLost,
+    Drained,
     JobFilter,
     KeyView,
     NewKey,
@@ -31,13 +34,14 @@ from trainmaster.client.values import (
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import JobState
-from trainmaster.protocol.tenants import EventView, JobView, KeySpec
+from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 
 Model = TypeVar("Model", bound=BaseModel)
 
 PAGE = 500
 ALL = JobFilter()
 _LAST_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 class Verbs:
@@ -169,6 +173,38 @@ class Verbs:
 
     def cordon(self, cluster: str, on: bool) -> Steps[None]:
         yield from self._value(calls.cordon(cluster, on=on))
+
+    def cluster(self, cluster: str) -> Steps[ClusterView]:
+        return self._model(calls.show_cluster(cluster), ClusterView)
+
+    def join_cluster(self, spec: JoinSpec) -> Steps[AgentKey]:
+        return self._model(calls.join_cluster(spec), AgentKey)
+
+    def rotate_cluster_key(self, cluster: str, revoke_old: bool) -> Steps[AgentKey]:
+        return self._model(calls.rotate_cluster_key(cluster, revoke_old=revoke_old), AgentKey)
+
+    def drain(self, cluster: str, let_finish: bool) -> Steps[Drained]:
+        return self._model(calls.drain_cluster(cluster, let_finish=let_finish), Drained)
+
+    def watch_drain(self, cluster: str, timeout: float | None) -> Telling[ClusterView, None]:
+        """The cluster each time that its number of runs has changed, until there are none or the time is up."""
+        ends = None if timeout is None else self._terms.clock() + timeout
+        before = None
+        while True:
+            now = yield from self.cluster(cluster)
+            if (now.live_runs, now.stopping_runs) != before:
+                before = now.live_runs, now.stopping_runs
+                yield Tell(now)
+            left = self._left(ends)
+            if now.live_runs == 0 or (left is not None and left <= 0):
+                return
+            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
+    def declare_lost(self, cluster: str, force: bool) -> Steps[DeclaredLost]:
+        return self._model(calls.declare_lost(cluster, force=force), DeclaredLost)
+
+    def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
+        yield from self._value(calls.remove_cluster(cluster, force=force))
 
     def keys(self) -> Steps[list[KeyView]]:
         return self._models(calls.list_keys(), "keys", KeyView)

@@ -13,7 +13,7 @@ processes share. Hence nothing here imports it before it is needed.
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,19 @@ def page(process: "Process") -> tuple[bytes, str]:
     return generate_latest(_registry(process)), CONTENT_TYPE_PLAIN_0_0_4
 
 
-def start_exporter(port: int, process: "Process", address: str = "0.0.0.0") -> Exporter:  # noqa: S104 - as scrapers are elsewhere
-    """Serve this process's metrics at ``/metrics``. Raises OSError when the port is taken."""
-    return _serve(port, address, _registry(process))
+def start_exporter(
+    port: int,
+    process: "Process",
+    address: str = "0.0.0.0",  # noqa: S104 - as scrapers are elsewhere
+    is_alive: Callable[[], bool] | None = None,
+) -> Exporter:
+    """Serve this process's metrics at ``/metrics``. Raises OSError when the port is taken.
+
+    With ``is_alive``, ``/healthz`` and ``/readyz`` answer 503 while it says no.
+    """
+    if is_alive is None:
+        return _serve(port, address, _registry(process))
+    return _serve_probes(port, address, _registry(process), is_alive)
 
 
 def share_between_processes(folder: Path) -> None:
@@ -123,3 +133,27 @@ def _serve(port: int, address: str, registry: "CollectorRegistry") -> Exporter:
     from prometheus_client import start_http_server
 
     return Exporter(*start_http_server(port, addr=address, registry=registry))
+
+
+def _serve_probes(port: int, address: str, registry: "CollectorRegistry", is_alive: Callable[[], bool]) -> Exporter:
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+    from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
+
+    class Silent(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called there
+            """Probes come every few seconds."""
+
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        if environ.get("PATH_INFO") not in ("/healthz", "/readyz"):
+            return metrics(environ, start_response)
+        well = is_alive()
+        start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"ok\n" if well else b"the event loop stands still\n"]
+
+    server = make_server(address, port, answer, ThreadingWSGIServer, handler_class=Silent)
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    return Exporter(server, thread)

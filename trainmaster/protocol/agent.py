@@ -76,6 +76,8 @@ class CapacityReport(Lenient):
     """Whether members are sure to be dead once their deadline passes, though agent and link are gone."""
     datasets: tuple[str, ...] = ()
     not_counted: tuple[str, ...] = ()
+    closed: str = ""
+    """A sentence why this cluster can start nothing now, such as ``the API server does not answer``. What runs goes on."""
 
 
 class RunEnd(Lenient):

@@ -35,6 +35,7 @@ class Code(StrEnum):
     CONFLICT = "conflict"
     WRONG_STATE = "wrong-state"
     IN_USE = "in-use"
+    CLUSTER_IN_CONTACT = "cluster-in-contact"
     IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
     BODY_TOO_LARGE = "body-too-large"
     QUEUE_FULL = "queue-full"
@@ -73,6 +74,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.CONFLICT: (409, "It exists already or has changed"),
     Code.WRONG_STATE: (409, "It is not in a state for this"),
     Code.IN_USE: (409, "It is still in use"),
+    Code.CLUSTER_IN_CONTACT: (409, "The cluster's agent is in contact"),
     Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
     Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),

@@ -128,6 +128,26 @@ class MemberTemplate(Strict):
         return parse_resources(self.resources)
 
 
+_LONGEST_RESTART_BACK_OFF = 3600.0
+
+
+class MemberFailure(Strict):
+    """What the failure of one member means: the run fails, that member alone starts again, or all do, so many times."""
+
+    action: Literal["failRun", "restartMember", "restartGang"] = "failRun"
+    limit: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Restarts of each member alone; of the whole gang, counted for the run."""
+    back_off: Duration = "0s"
+    """Between a failure and the restart; for the gang, once all of its members have ended."""
+
+    @field_validator("back_off")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if parse_duration(value) > _LONGEST_RESTART_BACK_OFF:
+            raise ValueError("backOff is at most 1h: the run keeps its place meanwhile")
+        return value
+
+
 class Role(Strict):
     """Identical members of a job. ``template`` says what they run, or ``podTemplate`` gives the whole pod."""
 
@@ -136,6 +156,8 @@ class Role(Strict):
     min_replicas: Annotated[int, Field(ge=0, le=MOST_MEMBERS)] | None = None
     max_per_node: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
     """How many of its members one node takes at most: with 1, the loss of a node costs a single member."""
+    member_failure: MemberFailure | None = None
+    """What the failure of one of its members means; None: what the job says."""
     template: MemberTemplate | None = None
     pod_template: dict[str, Any] | None = None
 
@@ -163,6 +185,8 @@ class Placement(Strict):
     kinds: tuple[ClusterKind, ...] = ()
     selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    emulated_gang: bool = True
+    """Whether a cluster will do that only emulates a gang's start: members may come one by one before all have places."""
 
 
 _RETRIED = (
@@ -205,13 +229,6 @@ class Notify(Strict):
     """Which transitions are told. Not called ``on``, which YAML reads as ``true``."""
 
 
-class MemberFailure(Strict):
-    """What the failure of one member means: the run fails, or that member alone starts again, so many times."""
-
-    action: Literal["failRun", "restartMember"] = "failRun"
-    limit: Annotated[int, Field(ge=0, le=1000)] = 3
-
-
 _LONGEST_CHECKPOINT = 600.0
 
 
@@ -238,6 +255,12 @@ class Elastic(Strict):
     """The least time between a change of size and the next growth."""
 
 
+class Success(Strict):
+    """When a run has succeeded, though others of its members go on: once all members of this role have."""
+
+    role: Name12
+
+
 # Shared by all specifications that say nothing: pydantic would copy a plain default deeply for each of them.
 _ANYWHERE_IN_IT, _ANYWHERE, _NO_RETRIES, _FAIL_RUN = Topology(), Placement(), Retries(), MemberFailure()
 
@@ -261,6 +284,9 @@ class JobSpec(Strict):
     elastic: Elastic | None = None
     retries: Retries = Field(default_factory=lambda: _NO_RETRIES)
     member_failure: MemberFailure = Field(default_factory=lambda: _FAIL_RUN)
+    """Of roles that do not say otherwise."""
+    success: Success | None = None
+    """None: once all members have succeeded."""
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
     notify: Annotated[tuple[Notify, ...], Field(max_length=8)] = ()
     suspend: bool = False
@@ -294,6 +320,22 @@ class JobSpec(Strict):
             raise ValueError("elastic cannot be kept together with topology.required or maxPerNode")
         return self
 
+    @model_validator(mode="after")
+    def _success_can_come(self) -> Self:
+        if self.success is None:
+            return self
+        deciding = next((role for role in self.roles if role.name == self.success.role), None)
+        if deciding is None:
+            names = ", ".join(role.name for role in self.roles)
+            raise ValueError(f"success.role {self.success.role!r} is no role of the job; there are: {names}")
+        if deciding.min_replicas == 0:
+            raise ValueError("the role that success waits for keeps at least one member: minReplicas is 1 or more")
+        return self
+
     @property
     def members(self) -> int:
         return sum(role.replicas for role in self.roles)
+
+    def failure_of(self, role: Role) -> MemberFailure:
+        """What the failure of a member of this role means."""
+        return self.member_failure if role.member_failure is None else role.member_failure

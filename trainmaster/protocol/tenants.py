@@ -114,6 +114,35 @@ class ClusterSpec(Strict):
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 
+class JoinSpec(Strict):
+    """A cluster that is to get an agent. It is made if it is not there; what is left out is as it is, or the default."""
+
+    name: Name40
+    cluster_kind: ClusterKind | None = None
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+
+
+class RotateSpec(Strict):
+    """Another key for a cluster's agent."""
+
+    revoke_old: bool = False
+    """At once: an agent with an old key is cut off until it has the new one."""
+
+
+class DrainSpec(Strict):
+    """What becomes of the runs of a cluster that is closed to new ones."""
+
+    let_finish: bool = False
+    """Without it they are stopped, with time to save their state, and their jobs queued again."""
+
+
+class DeclareLostSpec(Strict):
+    """An admin's word that nothing of a cluster runs any more."""
+
+    force: bool = False
+    """Though its agent is in contact."""
+
+
 class ReservationSpec(Strict):
     """Whole nodes that are kept for a queue, and for those below it, on each of these clusters in a window of time."""
 

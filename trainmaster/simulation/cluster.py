@@ -13,20 +13,34 @@ from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.fleet import FleetCluster
 from trainmaster.simulation.floor import Floor
 from trainmaster.simulation.node_life import Effect, NodeEvent, NodeLife
-from trainmaster.simulation.outcome import Fate
+from trainmaster.simulation.outcome import Fate, overdue
 from trainmaster.simulation.placement import Shortfall
 from trainmaster.simulation.plan import Plan, Plans, Refusal
 from trainmaster.simulation.pools import SimulatedNode
 from trainmaster.simulation.run import SUCCEEDED, Run, Verdict
 
-# What the timer of a run is for; from _AGAIN on, a member of the role with that position starts again.
-_ENDS, _STARTED, _RETURN, _GONE, _LEFT, _AGAIN = range(6)
+# What the timer of a run is for; from _AGAIN on, a member of the role with that position starts again, from _RESTS on it has failed
+# and waits for that.
+_ENDS, _STARTED, _RETURN, _GONE, _LEFT, _REGROUPED, _AGAIN = range(7)
+_RESTS = 1000
 _ANY = -1
 """The token of a timer that counts whatever else has happened to its run, as long as it goes on."""
 
 _LEAST_SWEPT = 4096
 _WAITS = "it waits for room: "
 _RUNNING, _PENDING, _STOPPING = RunState.RUNNING, RunState.PENDING, RunState.STOPPING
+
+
+CAPABILITIES = (
+    "checkpoint",
+    "gang",
+    "gangRestart",
+    "gangStrict",
+    "maxPerNode",
+    "memberRestart",
+    "resize",
+    "successRole",
+)
 
 
 class Cluster:
@@ -84,7 +98,7 @@ class Cluster:
             groups=self.floor.report(),
             runtime="simulated",
             scheduler="simulated",
-            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
+            capabilities=CAPABILITIES,
             dies_without_agent=True,
             datasets=self.spec.datasets,
         )
@@ -224,6 +238,7 @@ class Cluster:
         run.released = True
         if run.state is _RUNNING:
             run.role_ends = tuple(min(end, self.now) for end in run.role_ends)
+            run.paused = False
             self._end(run, SUCCEEDED)
         self._settle()
 
@@ -294,6 +309,11 @@ class Cluster:
                 self._end(subject, subject.verdict or SUCCEEDED)
             elif what == _RETURN:
                 self._return(subject)
+            elif what == _REGROUPED:
+                self._run(subject)
+            elif what >= _RESTS:
+                subject.resting.add(what - _RESTS)
+                self._say(subject)
             else:
                 self._start_again(subject, what - _AGAIN)
 
@@ -332,11 +352,24 @@ class Cluster:
         plan = run.plan
         if plan is None:
             return
-        outcome = self._fate.outcome(run.id, run.attempt, plan, self.now)
+        if run.paused:
+            run.paused = False
+            run.regroups += 1
+        else:
+            run.started_at = self.now
+        outcome = self._fate.outcome(
+            run.id,
+            run.attempt,
+            plan,
+            self.now,
+            deadline=plan.deadline(run.started_at),
+            regroups=run.regroups,
+            restarted=run.restarts or {},
+        )
         run.state = _RUNNING
-        run.started_at = self.now
         run.role_ends = outcome.role_ends
-        run.outcome = outcome.verdict
+        run.outcome = None if outcome.regroups is not None else outcome.verdict
+        run.pause = outcome.regroups or 0.0
         self._say(run)
         run.token += 1
         if run.released:
@@ -344,22 +377,46 @@ class Cluster:
             self._end(run, SUCCEEDED)
             return
         self._set(outcome.at, _ENDS, run, run.token)
-        for at, role in outcome.restarts:
-            if at < outcome.at:
-                self._set(at, _AGAIN + role, run, run.token)
+        for what, moments in ((_RESTS, outcome.rests), (_AGAIN, outcome.restarts)):
+            for at, role in moments:
+                if at < outcome.at:
+                    self._set(at, what + role, run, run.token)
 
     def _start_again(self, run: Run, role: int) -> None:
         if run.restarts is None:
             run.restarts = {}
         run.restarts[role] = run.restarts.get(role, 0) + 1
+        run.resting.discard(role)
         self._say(run)
 
     def _come_to_end(self, run: Run) -> None:
-        verdict = run.outcome or SUCCEEDED
-        if verdict.state is RunState.SUCCEEDED or run.plan is None:
+        plan, verdict = run.plan, run.outcome
+        if plan is None:
+            return
+        if verdict is None:
+            self._regroup(run, plan)
+        elif verdict.state is RunState.SUCCEEDED and max(run.role_ends) <= self.now:
             self._end(run, verdict)
         else:
-            self._conclude(run, verdict, run.plan.stop_grace)
+            self._conclude(run, verdict, plan.stop_grace)
+
+    def _regroup(self, run: Run, plan: Plan) -> None:
+        """All members are told to end; they start again together a while after the last of them has."""
+        ends = []
+        for role, end in zip(plan.roles, run.role_ends, strict=True):
+            after = self._fate.span(role.behaviour.stop_time, run.id, role.name, "stop")
+            ends.append(min(end, self.now + min(after, plan.stop_grace)))
+        run.role_ends = tuple(ends)
+        run.paused = True
+        run.resting.clear()
+        self._say(run)
+        run.token += 1
+        again_at, deadline = max(self.now, *ends) + run.pause, plan.deadline(run.started_at)
+        if deadline <= again_at:
+            run.outcome = overdue(plan)
+            self._set(deadline, _ENDS, run, run.token)
+        else:
+            self._set(again_at, _REGROUPED, run, run.token)
 
     def _wait(self, run: Run, plan: Plan) -> None:
         never = self.floor.never(plan)
@@ -421,9 +478,10 @@ class Cluster:
         if told_at < run.stopping_at:
             run.stopping_at = told_at
             ends = []
-            for role, end in zip(plan.roles, run.role_ends, strict=True):
+            for place, (role, end) in enumerate(zip(plan.roles, run.role_ends, strict=True)):
                 after = self._fate.span(role.behaviour.stop_time, run.id, role.name, "stop")
-                ends.append(min(end, told_at + after) if end > self.now else end)
+                is_gone = end <= self.now or (role.count == 1 and place in run.resting)
+                ends.append(min(end, self.now if is_gone else told_at + after))
             run.role_gone = tuple(ends)
         latest = told_at + grace
         run.role_gone = tuple(min(end, latest) if end > self.now else end for end in run.role_gone)
@@ -484,7 +542,7 @@ class Cluster:
         for run in effect.moved:
             self._say(run)
         for run in effect.lost:
-            if run.plan is not None and (run.verdict is None or run.verdict.state is RunState.SUCCEEDED):
+            if run.plan is not None and run.verdict is None:
                 message = "a node failed that members were on"
                 self._conclude(run, Verdict(RunState.FAILED, message, FailureCategory.NODE_LOST), run.plan.stop_grace)
         if effect.freed:

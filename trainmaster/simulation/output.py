@@ -19,7 +19,7 @@ def read(run: Run, role: str, index: int, now: float, offset: int, limit: int) -
     does = run.plan.roles[position].behaviour
     ends = run.role_gone or run.role_ends
     until = min(now, run.ended_at, ends[position] if ends else now)
-    over = run.state.is_terminal or (bool(ends) and ends[position] <= now)
+    over = run.state.is_terminal or (bool(ends) and ends[position] <= now and not run.paused)
     seconds = max(0.0, until - run.started_at)
     text = does.output.encode() if run.started_at <= now else b""
     lines = int(seconds * does.output_rate)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.jobs import JobSpec, MemberFailure
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.behaviour import VARIABLE, Behaviour, BehaviourError, behaviour
@@ -17,10 +18,21 @@ from trainmaster.simulation.placement import Need
 if TYPE_CHECKING:
     from trainmaster.simulation.pools import Pool
 
-_READ = ("labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure")
+_READ = ("labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure", "success")
 """The fields of a specification beside its roles that a plan depends on; jobs that differ only in others share one."""
 _NOT_READ = frozenset(("image", "command", "args", "workingDir", "ports"))
 _MOST_PLANS = 10_000
+
+
+class Restarts(NamedTuple):
+    """What happens after the failure of a member of a role: so many restarts, alone or of the gang, each after a pause."""
+
+    limit: int = 0
+    of_gang: bool = False
+    back_off: float = 0.0
+
+
+NO_RESTARTS = Restarts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class PlannedRole:
     count: int
     need: Need
     behaviour: Behaviour
+    restarts: Restarts = NO_RESTARTS
 
 
 @dataclass(slots=True, eq=False)
@@ -42,10 +55,10 @@ class Plan:
     preferred: str | None
     time_limit: float | None
     stop_grace: float
-    restarts: int
-    """How often a failed member starts again alone."""
     members: int
     starts_late: bool
+    success: str | None = None
+    """The role whose members decide that a run has succeeded; None: all members do."""
     suits: dict[int, tuple[tuple[tuple[int, int], ...] | None, ...]] = field(default_factory=dict)
     """By pool of nodes: what a member of each role takes of which of its amounts; None where it may not go."""
     order: tuple[tuple[int, tuple["Pool", ...]], ...] | None = None
@@ -66,6 +79,10 @@ class Plan:
             roles.append(replace(role, count=count, need=replace(role.need, count=count)))
         members = sum(role.count for role in roles)
         return replace(self, roles=tuple(roles), members=members, suits={}, order=None, never=None)
+
+    def deadline(self, started_at: float) -> float:
+        """When the time of a run is over that started then."""
+        return inf if self.time_limit is None else started_at + self.time_limit
 
     def position(self, role: str) -> int | None:
         """Where a role is in ``roles``."""
@@ -92,8 +109,15 @@ def _read(spec: Mapping[str, Any]) -> list[Any]:
         if template is not None:
             environment = {name: value for name, value in template.get("env", {}).items() if name.startswith(VARIABLE)}
             template = {name: value for name, value in template.items() if name not in _NOT_READ} | {"env": environment}
-        roles.append((role, template) if template is None else (role.get("name"), role.get("replicas"), template))
+        of_role = {name: value for name, value in role.items() if name != "template"}
+        roles.append((role, template) if template is None else (of_role, template))
     return [roles, *[spec.get(name) for name in _READ]]
+
+
+def _restarts(failure: MemberFailure) -> Restarts:
+    if failure.action == "failRun":
+        return NO_RESTARTS
+    return Restarts(failure.limit, failure.action == "restartGang", parse_duration(failure.back_off))
 
 
 class Plans:
@@ -139,7 +163,7 @@ class Plans:
             template = role.template
             needs = (template.amounts, template.node_selector, template.node_affinity, template.tolerations)
             need = Need(role.name, count, *needs, max_per_node=role.max_per_node)
-            roles.append(PlannedRole(role.name, count, need, behaves))
+            roles.append(PlannedRole(role.name, count, need, behaves, _restarts(spec.failure_of(role))))
         if not roles:
             return Refusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
         lack = self._lack(spec)
@@ -151,9 +175,9 @@ class Plans:
             preferred=spec.topology.preferred,
             time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
             stop_grace=parse_duration(spec.stop_grace),
-            restarts=spec.member_failure.limit if spec.member_failure.action == "restartMember" else 0,
             members=sum(role.count for role in roles),
             starts_late=any(role.behaviour.start_time.most > 0 for role in roles),
+            success=None if spec.success is None else spec.success.role,
         )
 
     def _lack(self, spec: JobSpec) -> str | None:

@@ -62,13 +62,17 @@ class Run:
         "leaving",
         "message",
         "outcome",
+        "pause",
+        "paused",
         "pins",
         "placed",
         "places",
         "plan",
+        "regroups",
         "released",
         "resized",
         "restarts",
+        "resting",
         "return_at",
         "role_ends",
         "role_gone",
@@ -97,7 +101,7 @@ class Run:
         self.verdict: Verdict | None = None
         """What was decided; the run ends so once its members are gone."""
         self.outcome: Verdict | None = None
-        """What will become of it if nothing comes between."""
+        """What will become of it if nothing comes between; None while it runs: its members start again."""
         self.places: list[Place] | None = None
         """What it has of the cluster now."""
         self.placed: list[Place] | None = None
@@ -112,6 +116,14 @@ class Run:
         """The same once they were told to stop."""
         self.restarts: dict[int, int] | None = None
         """By role: how often one of its members started again."""
+        self.resting: set[int] = set()
+        """Roles whose first member has failed and waits to start again."""
+        self.regroups = 0
+        """How often all of its members started again together."""
+        self.pause = 0.0
+        """Seconds between the end of the last of them and the start of all, if they are to start again."""
+        self.paused = False
+        """Whether they are on their way to that: told to end, or waiting."""
         self.token = 0
         """Timers of an older token mean nothing any more."""
         self.leaving: list[tuple[float, dict[int, int]]] | None = None
@@ -151,17 +163,18 @@ class Run:
             state = self._state(position)
             restarts = 0 if self.restarts is None else self.restarts.get(position, 0)
             for index in range(counts[position], counts[position] + count):
-                again = restarts if index == 0 else 0
+                again = self.regroups + (restarts if index == 0 else 0)
                 if self.state.is_terminal and verdict.role == position and verdict.index == index:
                     yield Member(role.name, index, "failed", name, verdict.exit_code, verdict.signal, again)
                 else:
-                    yield Member(role.name, index, state, name, 0 if state == "succeeded" else None, None, again)
+                    own = state
+                    if index == 0 and position in self.resting:
+                        own = "stopped" if self.state.is_terminal else "pending"
+                    yield Member(role.name, index, own, name, 0 if own == "succeeded" else None, None, again)
             counts[position] += count
 
     def _state(self, position: int) -> MemberState:
-        if self.state is RunState.SUCCEEDED:
-            return "succeeded"
-        if not self.role_ends:
+        if self.paused or not self.role_ends:
             return "stopped" if self.state.is_terminal else "pending"
         if self.state.is_terminal:
             return "succeeded" if self.role_ends[position] <= min(self.stopping_at, self.ended_at) else "stopped"
@@ -173,4 +186,7 @@ class Run:
             return 0
         ends = self.role_gone or self.role_ends
         told = sum(sum(counts.values()) for at, counts in self.leaving or () if at > now)
-        return told + sum(role.count for role, end in zip(self.plan.roles, ends, strict=True) if end > now)
+        alive = [
+            (place, role) for place, (role, end) in enumerate(zip(self.plan.roles, ends, strict=True)) if end > now
+        ]
+        return told + sum(role.count - (place in self.resting) for place, role in alive)

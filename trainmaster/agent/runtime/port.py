@@ -44,6 +44,10 @@ class RuntimeRefusedError(Exception):
     """The runtime cannot hold this run, for example because its spec needs what it does not offer."""
 
 
+class RuntimeAwayError(Exception):
+    """What keeps the durable records does not answer now; the same call may work later."""
+
+
 class Runtime(Protocol):
     """What the agent asks of a runtime."""
 
@@ -72,7 +76,8 @@ class Runtime(Protocol):
         """Record the run durably as accepted; then start its members, all together or none.
 
         Returns once the record is durable. A run already held is left as it is. What cannot be placed within the run's placement
-        time-out ends as ``returned`` with the reason in its message; so does what this runtime cannot run at all.
+        time-out ends as ``returned`` with the reason in its message; so does what this runtime cannot run at all. Raises
+        RuntimeAwayError when it cannot be recorded now.
         """
         ...
 

@@ -193,6 +193,7 @@ async def once_in_parts(
     *,
     action: str,
     target: str,
+    details: dict[str, Any] | None = None,
 ) -> Response:
     """As ``once``, for work in transactions of its own: its idempotency key is taken before it.
 
@@ -213,7 +214,7 @@ async def once_in_parts(
         raise
     payload = orjson.dumps(value)
     async with state.stores.database.transaction() as tx:
-        await keys.note_audit(tx, caller, action, target, request_id.get())
+        await keys.note_audit(tx, caller, action, target, request_id.get(), details)
         if claim is not None:
             await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")

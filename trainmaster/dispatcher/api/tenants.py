@@ -1,4 +1,4 @@
-"""Routes of queues, priority classes, reservations, clusters, keys and the audit."""
+"""Routes of queues, priority classes, reservations, keys and the audit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -6,20 +6,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, once, read_model
+from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, read_model
 from trainmaster.dispatcher.services import asking, reading, tenants
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
+from trainmaster.protocol.tenants import KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
 
 Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
 
 
-async def _change(
+def refuse_idempotency_key(request: Request) -> None:
+    """For answers with a secret in them, which are not kept. Raises ProblemError."""
+    if request.headers.get("idempotency-key") is not None:
+        raise ProblemError(Code.INVALID_PARAMETER, "making a key takes no Idempotency-Key: its secret is not kept")
+
+
+async def change(
     state: State, caller: Caller, action: str, target: str, work: Callable[[Transaction], Awaitable[None]]
 ) -> None:
     async with state.stores.database.transaction() as tx:
@@ -28,12 +34,12 @@ async def _change(
     state.stores.tenants_changed()
 
 
-def _same_name(given: str, address: str, what: str) -> None:
+def same_name(given: str, address: str, what: str) -> None:
     if given != address:
         raise ProblemError(Code.INVALID_SPEC, f"the body names {what} {given!r}, the address {address!r}")
 
 
-def _named(every: list[dict[str, Any]], name: str, what: str) -> Response:
+def named(every: list[dict[str, Any]], name: str, what: str) -> Response:
     """The one of this name. Raises ProblemError NOT_FOUND."""
     found = next((one for one in every if one["name"] == name), None)
     if found is None:
@@ -64,15 +70,15 @@ async def show_queue(path: str, state: App, caller: Person) -> Response:
 async def put_queue(path: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a queue."""
     spec = read_model(QueueSpec, await request.body())
-    _same_name(spec.path, path, "queue")
-    await _change(state, caller, "put queue", path, lambda tx: tenants.put_queue(tx, spec))
+    same_name(spec.path, path, "queue")
+    await change(state, caller, "put queue", path, lambda tx: tenants.put_queue(tx, spec))
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 @router.delete("/queues/{path:path}", status_code=204)
 async def delete_queue(path: str, state: App, caller: Admin) -> Response:
     """Remove a queue that has neither jobs nor queues below it."""
-    await _change(state, caller, "delete queue", path, lambda tx: tenants.delete_queue(tx, path))
+    await change(state, caller, "delete queue", path, lambda tx: tenants.delete_queue(tx, path))
     return Response(status_code=204)
 
 
@@ -87,15 +93,15 @@ async def list_classes(state: App, _caller: Person) -> Response:
 async def put_class(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a priority class."""
     spec = read_model(PriorityClassSpec, await request.body())
-    _same_name(spec.name, name, "priority class")
-    await _change(state, caller, "put priority class", name, lambda tx: tenants.put_class(tx, spec))
+    same_name(spec.name, name, "priority class")
+    await change(state, caller, "put priority class", name, lambda tx: tenants.put_class(tx, spec))
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 @router.delete("/priority-classes/{name}", status_code=204)
 async def delete_class(name: str, state: App, caller: Admin) -> Response:
     """Remove a priority class that no job has."""
-    await _change(state, caller, "delete priority class", name, lambda tx: tenants.delete_class(tx, name))
+    await change(state, caller, "delete priority class", name, lambda tx: tenants.delete_class(tx, name))
     return Response(status_code=204)
 
 
@@ -110,76 +116,23 @@ async def list_reservations(state: App, _caller: Person) -> Response:
 async def show_reservation(name: str, state: App, _caller: Person) -> Response:
     """One reservation."""
     async with state.stores.database.transaction() as tx:
-        return _named(await reading.list_reservations(tx), name, "reservation")
+        return named(await reading.list_reservations(tx), name, "reservation")
 
 
 @router.put("/reservations/{name}")
 async def put_reservation(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a reservation."""
     spec = read_model(ReservationSpec, await request.body())
-    _same_name(spec.name, name, "reservation")
-    await _change(state, caller, "put reservation", name, lambda tx: tenants.put_reservation(tx, spec))
+    same_name(spec.name, name, "reservation")
+    await change(state, caller, "put reservation", name, lambda tx: tenants.put_reservation(tx, spec))
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 @router.delete("/reservations/{name}", status_code=204)
 async def delete_reservation(name: str, state: App, caller: Admin) -> Response:
     """Remove a reservation; what it kept is free for all."""
-    await _change(state, caller, "delete reservation", name, lambda tx: tenants.delete_reservation(tx, name))
+    await change(state, caller, "delete reservation", name, lambda tx: tenants.delete_reservation(tx, name))
     return Response(status_code=204)
-
-
-@router.get("/clusters")
-async def list_clusters(state: App, _caller: Person) -> Response:
-    """All clusters with their contact and capacity."""
-    async with state.stores.database.transaction() as tx:
-        return answer({"clusters": await reading.list_clusters(tx)})
-
-
-@router.get("/clusters/{name}")
-async def show_cluster(name: str, state: App, _caller: Person) -> Response:
-    """One cluster."""
-    async with state.stores.database.transaction() as tx:
-        return _named(await reading.list_clusters(tx), name, "cluster")
-
-
-@router.put("/clusters/{name}")
-async def put_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Declare or change a cluster."""
-    spec = read_model(ClusterSpec, await request.body())
-    _same_name(spec.name, name, "cluster")
-    await _change(state, caller, "put cluster", name, lambda tx: tenants.put_cluster(tx, spec))
-    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-
-@router.delete("/clusters/{name}", status_code=204)
-async def delete_cluster(name: str, state: App, caller: Admin) -> Response:
-    """Remove a cluster on which nothing has ever run."""
-    await _change(state, caller, "delete cluster", name, lambda tx: tenants.delete_cluster(tx, name))
-    return Response(status_code=204)
-
-
-@router.post("/clusters/{name}/cordon")
-async def cordon(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Let nothing new start on a cluster."""
-    return await _cordon(name, request, state, caller, on=True)
-
-
-@router.post("/clusters/{name}/uncordon")
-async def uncordon(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Let jobs start on a cluster again."""
-    return await _cordon(name, request, state, caller, on=False)
-
-
-async def _cordon(name: str, request: Request, state: State, caller: Caller, *, on: bool) -> Response:
-    async def work(tx: Transaction) -> tuple[int, Any]:
-        await tenants.cordon(tx, name, on)
-        return 200, {"name": name, "cordoned": on}
-
-    action = "cordon" if on else "uncordon"
-    done = await once(request, state, caller, await request.body(), work, action=action, target=name)
-    state.stores.tenants_changed()
-    return done
 
 
 @router.get("/keys")
@@ -195,8 +148,7 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
 
     An Idempotency-Key is refused here, for the answer would have to be kept with the secret in it.
     """
-    if request.headers.get("idempotency-key") is not None:
-        raise ProblemError(Code.INVALID_PARAMETER, "making a key takes no Idempotency-Key: its secret is not kept")
+    refuse_idempotency_key(request)
     spec = read_model(KeySpec, await request.body())
     async with state.stores.database.transaction() as tx:
         made = await tenants.make_key(tx, spec)
@@ -207,7 +159,7 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
 @router.delete("/keys/{key_id}", status_code=204)
 async def revoke_key(key_id: int, state: App, caller: Admin) -> Response:
     """Revoke an API key; it is dead within two seconds."""
-    await _change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
+    await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
     return Response(status_code=204)
 
 

@@ -145,12 +145,16 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
     return shape
 
 
+_RESTARTS = {"restartMember": "memberRestart", "restartGang": "gangRestart"}
+
+
 def _capabilities(spec: JobSpec) -> list[str]:
     needed = set()
     if any(role.pod_template is not None for role in spec.roles):
         needed.add("podTemplate")
-    if spec.member_failure.action == "restartMember":
-        needed.add("memberRestart")
+    needed |= {_RESTARTS[action] for role in spec.roles if (action := spec.failure_of(role).action) in _RESTARTS}
+    if spec.success is not None:
+        needed.add("successRole")
     if spec.elastic is not None:
         needed.add("resize")
     if spec.checkpoint is not None:
@@ -159,6 +163,8 @@ def _capabilities(spec: JobSpec) -> list[str]:
         needed.add("numa")
     if spec.members > 1:
         needed.add("gang")
+        if not spec.placement.emulated_gang:
+            needed.add("gangStrict")
     if any(_max_per_node(role) is not None for role in spec.roles):
         needed.add("maxPerNode")
     return sorted(needed)

@@ -76,6 +76,11 @@ def by_lease(candidate: Candidate) -> str | None:
     return None if candidate.lease_left > 0 else "its agent has not been heard from; nothing new is sent there"
 
 
+def by_closed(candidate: Candidate) -> str | None:
+    report = candidate.cluster.report
+    return None if report is None or not report.closed else f"its agent can start nothing there now: {report.closed}"
+
+
 def by_cool_down(candidate: Candidate) -> str | None:
     if candidate.cluster.id in candidate.avoided:
         return "it could not place this job a short while ago"
@@ -95,6 +100,7 @@ STATIC: tuple[tuple[Check, Filter], ...] = (
 PASSING: tuple[tuple[Check, Filter], ...] = (
     (Check.CORDONED, by_cordon),
     (Check.UNREACHABLE, by_lease),
+    (Check.UNREACHABLE, by_closed),
     (Check.COOLING_DOWN, by_cool_down),
 )
 """What passes: looked at after the question whether the gang could ever fit."""

@@ -55,7 +55,7 @@ def superseded() -> ProblemError:
 
 
 @dataclass(slots=True)
-class _Findings:
+class Findings:
     """What a sync's reports come to, gathered before anything is written."""
 
     settled: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
     lease = stores.settings.lease_seconds
     async with stores.database.transaction() as tx:
         reports, strange = _by_ref(request.runs)
-        found = _Findings(unknown=strange)
+        found = Findings(unknown=strange)
         missing = await _lock_all(tx, cluster_id, request, reports) if request.full else []
         await _take_reports(tx, stores, cluster_id, reports, found)
         await _lose_missing(tx, missing, found)
@@ -147,7 +147,7 @@ def _by_ref(reports: Sequence[RunReport]) -> tuple[dict[RunRef, RunReport], list
 
 
 async def _take_reports(
-    tx: Transaction, stores: Stores, cluster_id: int, by_ref: Mapping[RunRef, RunReport], found: _Findings
+    tx: Transaction, stores: Stores, cluster_id: int, by_ref: Mapping[RunRef, RunReport], found: Findings
 ) -> None:
     if not by_ref:
         return
@@ -177,7 +177,7 @@ async def _take_reports(
 
 
 def _settles(
-    found: _Findings, record: runs.RunRecord, report: RunReport, known: tuple[dict[str, int], bool] | None
+    found: Findings, record: runs.RunRecord, report: RunReport, known: tuple[dict[str, int], bool] | None
 ) -> bool:
     """Whether a report ends a resize: members that were to leave have gone, or there was no room for more. Notes the sizes then."""
     if known is None or report.sizes is None or report.generation != record.run.generation:
@@ -194,7 +194,7 @@ def _settles(
 
 
 def _take_report(
-    found: _Findings,
+    found: Findings,
     record: runs.RunRecord,
     report: RunReport,
     job: job_store.JobRecord,
@@ -260,7 +260,7 @@ def _ending(report: RunReport) -> RunEnding:
 
 
 def follow_run(
-    found: _Findings,
+    found: Findings,
     record: runs.RunRecord,
     job: job_store.JobRecord,
     outcome: run_machine.Outcome,
@@ -305,7 +305,7 @@ def follow_run(
     )
 
 
-async def write_findings(tx: Transaction, found: _Findings) -> None:
+async def write_findings(tx: Transaction, found: Findings) -> None:
     """Store everything that was found, sets at a time."""
     await job_store.write(tx, found.transitions)
     await runs.write(tx, found.changes)
@@ -329,14 +329,14 @@ async def _lock_all(
     return missing
 
 
-async def _lose_missing(tx: Transaction, missing: Sequence[RunRef], found: _Findings) -> None:
+async def _lose_missing(tx: Transaction, missing: Sequence[RunRef], found: Findings) -> None:
     """Runs that the agent has no record of any more are gone."""
     if missing:
         ending = RunEnding(RunState.LOST, message="the cluster's agent no longer holds it", cluster_stayed_up=True)
         await give_up(tx, missing, ending, found)
 
 
-async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, found: _Findings) -> None:
+async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, found: Findings) -> None:
     """Declare runs lost, unless they have ended meanwhile."""
     if not refs:
         return
@@ -359,7 +359,7 @@ async def give_up_overdue(stores: Stores, token: int) -> int:
         if not await agents.service_is_back(tx, stores.settings.lease_seconds):
             return 0
         margin = stores.settings.lost_margin_seconds
-        found = _Findings()
+        found = Findings()
         silent = [record.ref for record in await runs.overdue(tx, margin)]
         gone = [record.ref for record in await runs.orphaned(tx, margin) if record.ref not in set(silent)]
         for refs, message in (
@@ -388,9 +388,10 @@ async def desired(stores: Stores, caller: Caller, session: str, after: int, seco
         while True:
             async with stores.database.transaction() as tx:
                 wanted = await agents.wanted(tx, cluster_id)
-                if wanted is None or wanted.session != session:
+                if wanted is None or wanted.session not in (session, None):
                     raise superseded()
-                if wanted.version != after:
+                # Nobody has the lease after the cluster was declared lost: the next sync begins a session, and then there are orders.
+                if wanted.session is not None and wanted.version != after:
                     since = 0 if wanted.version < after else after
                     timeout = parse_duration(wanted.placement_timeout)
                     return orjson.dumps(await _changes(tx, cluster_id, since, wanted.version, timeout))

@@ -293,11 +293,14 @@ async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
         out.append(
             {
                 **spec,
-                "state": _cluster_state(row, heard),
+                "state": _cluster_state(row, heard, report),
                 "cordoned": row.cordoned,
+                "draining": row.draining,
+                "closed": report.closed if report else "",
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
                 "liveRuns": row.live_runs,
+                "stoppingRuns": row.stopping_runs,
                 "runtime": report.runtime if report else None,
                 "scheduler": report.scheduler if report else None,
                 "capacity": _totals(report) if report else {},
@@ -309,11 +312,15 @@ async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
     return out
 
 
-def _cluster_state(row: Row[Any], heard: bool) -> str:
+def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) -> str:
     if not heard:
         return "never connected"
     if not row.reachable:
         return "unreachable"
+    if report is not None and report.closed:
+        return "closed"
+    if row.draining:
+        return "draining" if row.live_runs else "drained"
     return "cordoned" if row.cordoned else "ready"
 
 

@@ -86,16 +86,6 @@ async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
 
 
-async def delete_cluster(tx: Transaction, name: str) -> None:
-    """Remove a cluster that never had a run; others keep their history and can be cordoned."""
-    row = await store.lock_cluster(tx, name)
-    if row is None:
-        raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
-    if row.has_runs:
-        raise ProblemError(Code.IN_USE, f"jobs have run on cluster {name!r}; cordon it instead")
-    await store.delete_cluster(tx, row.id)
-
-
 async def put_reservation(tx: Transaction, spec: ReservationSpec) -> None:
     """Make or change a reservation. Raises ProblemError when its queue or one of its clusters is unknown."""
     queue = await store.lock_queue(tx, spec.queue)

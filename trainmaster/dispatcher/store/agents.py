@@ -265,6 +265,28 @@ async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
     return bool(row.back)
 
 
+async def lock_contact(tx: Transaction, cluster_id: int) -> bool:
+    """Whether the cluster's agent holds its lease. The row is locked: no sync is answered until the transaction ends."""
+    row = await tx.first(
+        "SELECT lease_until > clock_timestamp() AS held FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE",
+        id=cluster_id,
+    )
+    return row is not None and bool(row.held)
+
+
+async def end_session(tx: Transaction, cluster_id: int) -> None:
+    """Take the lease away. Whoever syncs next begins a session anew, the agent that had the lease included, and tells all it holds."""
+    await tx.run(
+        "DELETE FROM agent_sessions s USING cluster_contacts c WHERE c.cluster_id = :id AND s.session = c.session",
+        id=cluster_id,
+    )
+    await tx.run(
+        "UPDATE cluster_contacts SET session = NULL, lease_until = clock_timestamp(), checked_at = NULL WHERE cluster_id = :id",
+        id=cluster_id,
+    )
+    await note_change(tx, "contact", cluster_id)
+
+
 async def is_reachable(tx: Transaction, cluster_id: int) -> bool:
     """Whether a cluster's agent holds its lease."""
     row = await tx.first(

@@ -105,6 +105,18 @@ async def listing(tx: Transaction) -> Sequence[Row[Any]]:
     )
 
 
+async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
+    """Keys that open a cluster's agent calls now."""
+    rows = await tx.all(
+        """
+        SELECT id FROM api_keys WHERE cluster_id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY id
+        """,
+        id=cluster_id,
+    )
+    return [row.id for row in rows]
+
+
 async def revoke(tx: Transaction, key_id: int) -> bool:
     return await tx.run("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id", id=key_id) > 0
 

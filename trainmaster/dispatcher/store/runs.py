@@ -124,6 +124,24 @@ async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> l
     return [RunRef(row.job_id, row.attempt) for row in rows]
 
 
+async def live_on(tx: Transaction, cluster_id: int, most: int, *, unstopped: bool = False) -> list[RunRef]:
+    """Live runs of a cluster, so many; with ``unstopped`` only those that nobody has asked to stop."""
+    own = " AND stop_cause IS NULL" if unstopped else ""
+    rows = await tx.all(
+        f"SELECT job_id, attempt FROM runs WHERE cluster_id = :cluster AND {LIVE_RUN}{own} ORDER BY job_id LIMIT :most",
+        cluster=cluster_id,
+        most=most,
+    )
+    return [RunRef(row.job_id, row.attempt) for row in rows]
+
+
+async def count_live_on(tx: Transaction, cluster_id: int) -> int:
+    row = await tx.one(
+        f"SELECT count(*) AS many FROM runs WHERE cluster_id = :cluster AND {LIVE_RUN}", cluster=cluster_id
+    )
+    return int(row.many)
+
+
 async def digest_of_cluster(tx: Transaction, cluster_id: int) -> tuple[int, int]:
     """Number and XOR of the fingerprints of the live runs that the agent has reported."""
     row = await tx.one(

@@ -192,7 +192,7 @@ async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequenc
     return await tx.all(
         """
         SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
-        WHERE CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[]))
+        WHERE c.removed_at IS NULL AND (CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[])))
         """,
         ids=None if ids is None else list(ids),
     )

@@ -151,7 +151,10 @@ clusters = Table(
     Column("kind", _enum(ClusterKind, "cluster_kind"), nullable=False),
     Column("spec", JSONB(), nullable=False),
     Column("cordoned", Boolean, nullable=False, server_default=text("false")),
+    Column("draining", Boolean, nullable=False, server_default=text("false")),
+    Column("removed_at", DateTime(timezone=True)),
     _now(),
+    comment="removed_at: its runs are kept, so its row is; for everybody else it is not there.",
 )
 
 agent_sessions = Table(

@@ -190,7 +190,7 @@ async def delete_reservation(tx: Transaction, name: str) -> bool:
 
 
 async def clusters(tx: Transaction) -> list[ClusterRow]:
-    rows = await tx.all("SELECT id, spec, cordoned FROM clusters ORDER BY name")
+    rows = await tx.all("SELECT id, spec, cordoned FROM clusters WHERE removed_at IS NULL ORDER BY name")
     return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
 
 
@@ -200,7 +200,8 @@ async def clusters_by_id(tx: Transaction, ids: Iterable[int]) -> list[ClusterRow
     if not wanted:
         return []
     rows = await tx.all(
-        "SELECT id, spec, cordoned FROM clusters WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE", ids=wanted
+        "SELECT id, spec, cordoned FROM clusters WHERE id = ANY(:ids) AND removed_at IS NULL ORDER BY id FOR KEY SHARE",
+        ids=wanted,
     )
     return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
 
@@ -209,18 +210,18 @@ async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
     """Clusters with contact and number of live runs, for people."""
     return await tx.all(
         """
-        SELECT c.id, c.name, c.spec, c.cordoned, t.lease_until, t.contact_at, t.lease_until > now() AS reachable,
-               t.agent_version, p.report, p.received_at,
-               (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id
-                AND r.ended_at IS NULL) AS live_runs
-        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id
-        ORDER BY c.name
+        SELECT c.id, c.name, c.spec, c.cordoned, c.draining, t.lease_until, t.contact_at,
+               t.lease_until > now() AS reachable, t.agent_version, p.report, p.received_at, r.live_runs, r.stopping_runs
+        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id,
+             LATERAL (SELECT count(*) AS live_runs, count(*) FILTER (WHERE r.state = 'stopping') AS stopping_runs
+                      FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS r
+        WHERE c.removed_at IS NULL ORDER BY c.name
         """
     )
 
 
 async def cluster_id(tx: Transaction, name: str) -> int | None:
-    row = await tx.first("SELECT id FROM clusters WHERE name = :name", name=name)
+    row = await tx.first("SELECT id FROM clusters WHERE name = :name AND removed_at IS NULL", name=name)
     return None if row is None else int(row.id)
 
 
@@ -228,7 +229,7 @@ async def put_cluster(tx: Transaction, spec: ClusterSpec) -> int:
     row = await tx.one(
         """
         INSERT INTO clusters (name, kind, spec) VALUES (:name, CAST(:kind AS cluster_kind), CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, spec = excluded.spec RETURNING id
+        ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, spec = excluded.spec, removed_at = NULL RETURNING id
         """,
         name=spec.name,
         kind=spec.cluster_kind.value,
@@ -240,8 +241,20 @@ async def put_cluster(tx: Transaction, spec: ClusterSpec) -> int:
     return int(row.id)
 
 
-async def cordon(tx: Transaction, name: str, cordoned: bool) -> int | None:
-    row = await tx.first("UPDATE clusters SET cordoned = :on WHERE name = :name RETURNING id", name=name, on=cordoned)
+async def cordon(tx: Transaction, name: str, cordoned: bool, *, draining: bool = False) -> int | None:
+    """Close or open a cluster to new runs. Once this has committed, nothing new is applied to a closed one: starts in the making
+    hold its row.
+    """
+    await tx.run("SELECT 1 FROM clusters WHERE name = :name FOR UPDATE", name=name)
+    row = await tx.first(
+        """
+        UPDATE clusters SET cordoned = :on, draining = :on AND (draining OR :draining)
+        WHERE name = :name AND removed_at IS NULL RETURNING id
+        """,
+        name=name,
+        on=cordoned,
+        draining=draining,
+    )
     if row is None:
         return None
     await note_change(tx, "cluster", row.id)
@@ -249,12 +262,32 @@ async def cordon(tx: Transaction, name: str, cordoned: bool) -> int | None:
 
 
 async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
-    """The cluster, locked, and whether it ever had a run; looked at after the lock was given."""
+    """The cluster, locked, with its live runs and whether it ever had one; looked at after the lock was given."""
     await tx.run("SELECT 1 FROM clusters WHERE name = :name FOR UPDATE", name=name)
     return await tx.first(
-        "SELECT id, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs FROM clusters c WHERE name = :name",
+        """
+        SELECT id, spec, EXISTS (SELECT 1 FROM runs r WHERE r.cluster_id = c.id) AS has_runs,
+               (SELECT count(*) FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS live_runs
+        FROM clusters c WHERE name = :name AND removed_at IS NULL
+        """,
         name=name,
     )
+
+
+async def retire_cluster(tx: Transaction, row_id: int) -> None:
+    """Remove a cluster that has had runs: these keep its row and name. Its agent's record is reset; the caller holds the rows."""
+    await tx.run("UPDATE clusters SET removed_at = now(), cordoned = false, draining = false WHERE id = :id", id=row_id)
+    for table in ("api_keys", "capacity", "agent_sessions", "log_streams", "cool_downs"):
+        await tx.run(f"DELETE FROM {table} WHERE cluster_id = :id", id=row_id)
+    await tx.run(
+        """
+        UPDATE cluster_contacts SET session = NULL, holder = NULL, number = 0, lease_until = 'epoch', contact_at = 'epoch',
+               earlier_contact_at = NULL, agent_version = '', checked_count = NULL, checked_digest = NULL, checked_at = NULL
+        WHERE cluster_id = :id
+        """,
+        id=row_id,
+    )
+    await note_change(tx, "cluster", row_id)
 
 
 async def delete_cluster(tx: Transaction, row_id: int) -> None:

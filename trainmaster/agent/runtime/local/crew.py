@@ -35,6 +35,10 @@ class Member:
         self.exit_code: int | None = None
         self.signal: int | None = None
         self.restarts = 0
+        self.own_restarts = 0
+        """Those of ``restarts`` in which it alone started again."""
+        self.again_at: float | None = None
+        """When it starts again alone; None unless it waits for that."""
         self.message = ""
         self.leaves_by: float | None = None
         """When it is killed; None unless it was told to leave the run."""
@@ -76,7 +80,7 @@ class Crew:
         self.childless = False
         """Whether no descendant of this process is left: orphans among them become its children."""
         self._env = plan["env"]
-        self._can_restart = plan["restarts"] > 0
+        self._can_restart = any(one["action"] != "failRun" for one in plan["failures"].values())
         self._run_dir = run_dir
         self._by_pid: dict[int, Member] = {}
         self._told: set[tuple[int, int]] = set()

@@ -72,6 +72,20 @@ class Verdict(NamedTuple):
     """Whether a stop asked for it; a later stop may then say otherwise."""
 
 
+class Regroup:
+    """All members of a run are on their way out, to be started again together."""
+
+    def __init__(self, back_off: float, kill_at: float) -> None:
+        self.back_off = back_off
+        self.kill_at = kill_at
+        self.start_at: float | None = None
+        """When they start; None until all of them have ended."""
+
+    @property
+    def next_at(self) -> float:
+        return self.kill_at if self.start_at is None else self.start_at
+
+
 class Keeper:
     """Each step looks at everything again: children, the wish to stop, the clocks. Then it says what has changed."""
 
@@ -86,6 +100,8 @@ class Keeper:
         """The generation of the plan that it goes by."""
         self._state = RunState.PENDING
         self._verdict: Verdict | None = None
+        self._regroup: Regroup | None = None
+        self._regroups = 0
         self._limit_at: float | None = None
         self._term_at: float | None = None
         """When members that save their state are told to end."""
@@ -144,7 +160,7 @@ class Keeper:
 
     def _heed_children(self) -> None:
         ended = self._crew.reap()
-        if ended and self._verdict is not None and not self._crew.childless:
+        if ended and (self._verdict is not None or self._regroup is not None) and not self._crew.childless:
             self._rest_at = boottime()
         for member, code in ended:
             self._dirty = True
@@ -153,23 +169,82 @@ class Keeper:
                 self._crew.members.remove(member)
             elif self._verdict is not None:
                 member.state = "stopped"
+            elif self._regroup is not None:
+                member.state = "pending"
             elif code == 0:
                 member.state = "succeeded"
             elif not self._start_again(member):
                 member.state = "failed"
                 self._conclude(self._failure(member), grace=self._plan["stop_grace"])
-        if self._verdict is None and all(member.state == "succeeded" for member in self._crew.members):
-            self._conclude(Verdict(RunState.SUCCEEDED, ""), grace=0)
+        if self._verdict is None and self._regroup is None and self._has_succeeded():
+            is_early = self._plan["success"] is not None
+            self._conclude(Verdict(RunState.SUCCEEDED, ""), grace=self._plan["stop_grace"] if is_early else 0)
+        if self._regroup is not None and self._regroup.start_at is None and self._crew.childless:
+            self._regroup.start_at = boottime() + self._regroup.back_off
+
+    def _has_succeeded(self) -> bool:
+        """Whether all members that decide have succeeded; where none of the deciding role is left, all do."""
+        deciding = [one for one in self._crew.members if one.plan["role"] == self._plan["success"]]
+        return all(member.state == "succeeded" for member in deciding or self._crew.members)
 
     def _start_again(self, member: Member) -> bool:
-        if member.refused or member.restarts >= self._plan["restarts"]:
+        """Whether the member that has failed starts again, alone or with all others."""
+        policy = self._plan["failures"][member.plan["role"]]
+        if member.refused:
             return False
-        member.restarts += 1
+        if policy["action"] == "restartGang" and self._regroups < policy["limit"]:
+            self._begin_regroup(member, policy["back_off"])
+            return True
+        if policy["action"] != "restartMember" or member.own_restarts >= policy["limit"]:
+            return False
+        member.own_restarts += 1
+        if policy["back_off"] > 0:
+            member.state, member.again_at = "pending", boottime() + policy["back_off"]
+            return True
+        return self._launch_again([member])
+
+    def _launch_again(self, members: list[Member]) -> bool:
+        for member in members:
+            member.restarts += 1
+            member.again_at = None
         try:
-            self._crew.launch([member])
+            self._crew.launch(members)
         except OSError:
             return False
+        self._dirty = True
         return True
+
+    def _begin_regroup(self, member: Member, back_off: float) -> None:
+        """Tell all to end, those of whom something is left; they start again together once all have."""
+        self._regroups += 1
+        self._dirty = True
+        self._regroup = Regroup(back_off, kill_at=boottime() + self._plan["stop_grace"])
+        for one in self._crew.members:
+            one.again_at = None
+            if one.state != "running" or one is member:
+                one.state = "pending"
+        if not self._crew.childless:
+            self._crew.terminate()
+
+    def _mind_restarts(self, now: float) -> None:
+        """Kill what will not make way for a restart, and start again what is due."""
+        due = [one for one in self._crew.members if one.again_at is not None and now >= one.again_at]
+        for member in due:
+            if not self._launch_again([member]):
+                member.state = "failed"
+                self._conclude(self._failure(member), grace=self._plan["stop_grace"])
+                return
+        regroup = self._regroup
+        if regroup is None:
+            return
+        if regroup.start_at is None and now >= regroup.kill_at:
+            self._crew.kill()
+            regroup.kill_at = now + _KILL_AGAIN
+        if regroup.start_at is not None and now >= regroup.start_at:
+            # None is left of those that were told to end; whoever comes now was not.
+            self._regroup = self._rest_at = None
+            if not self._launch_again(self._crew.members):
+                self._conclude(Verdict(RunState.FAILED, "its members could not be started again"), grace=0)
 
     def _failure(self, member: Member) -> Verdict:
         if member.refused:
@@ -197,7 +272,7 @@ class Keeper:
         cause = StopCause(wish["cause"])
         verdict = Verdict(cause.ends_as, f"stopped: {cause}", stopped=True)
         wait = wish.get("wait", 0.0)
-        if self._verdict is None and wait > 0:
+        if self._verdict is None and wait > 0 and self._regroup is None:
             self._save_state(
                 verdict, wait, wish["grace"], signal.Signals.__members__.get(wish["signal"], signal.SIGUSR1)
             )
@@ -230,8 +305,8 @@ class Keeper:
                 self._crew.members.remove(member)  # it has ended by itself
         coming = [Member(one) for one in plan["members"] if (one["role"], one["index"]) not in there]
         self._crew.members += coming
-        if not coming or not self._is_launched:
-            return  # the first launch is for all of them
+        if not coming or not self._is_launched or self._regroup is not None:
+            return  # the launch to come is for all of them
         try:
             self._crew.launch(coming)
         except OSError:
@@ -248,6 +323,8 @@ class Keeper:
             if member.leaves_by is not None and now >= member.leaves_by:
                 self._crew.send(member, signal.SIGKILL)
                 member.leaves_by = now + _KILL_AGAIN
+        if self._verdict is None:
+            self._mind_restarts(now)
         if self._verdict is None and self._limit_at is not None and now >= self._limit_at:
             message = f"the time limit of {self._plan['time_limit']:g} s is over"
             self._conclude(Verdict(RunState.FAILED, message, FailureCategory.DEADLINE), grace=self._plan["stop_grace"])
@@ -300,8 +377,9 @@ class Keeper:
 
     def _conclude(self, verdict: Verdict, grace: float) -> None:
         """Decides how the run ends, and ends whatever of it still lives."""
-        told = self._verdict is not None and self._term_at is None
+        told = self._regroup is not None or (self._verdict is not None and self._term_at is None)
         self._verdict, self._dirty = verdict, True
+        self._start_none_again()
         if self._crew.childless:
             return
         if grace > 0 and not told:
@@ -311,12 +389,19 @@ class Keeper:
     def _save_state(self, verdict: Verdict, wait: float, grace: float, number: signal.Signals) -> None:
         """Decides how the run ends, and lets its members save their state before they are told to end."""
         self._verdict, self._dirty = verdict, True
+        self._start_none_again()
         if self._crew.childless:
             return
         self._crew.signal(number)
         now = boottime()
         self._term_at = now + wait
         self._hasten(now + wait + grace)
+
+    def _start_none_again(self) -> None:
+        for member in self._crew.members:
+            if member.again_at is not None or (self._regroup is not None and member.state == "pending"):
+                member.state, member.again_at = "stopped", None
+        self._regroup = None
 
     def _terminate(self) -> None:
         self._term_at = None
@@ -334,6 +419,8 @@ class Keeper:
             self._rest_at,
             self._say_at,
             *(member.leaves_by for member in self._crew.members),
+            *(member.again_at for member in self._crew.members),
+            None if self._regroup is None else self._regroup.next_at,
         )
         self._timer.arm(min((moment for moment in moments if moment is not None), default=None))
         poller = select.poll()

@@ -57,6 +57,15 @@ class MemberPlan(TypedDict):
     """A directory that the user named; None: the member's own."""
 
 
+class FailurePlan(TypedDict):
+    """What the failure of a member of a role means."""
+
+    action: str
+    """As ``MemberFailure.action``."""
+    limit: int
+    back_off: float
+
+
 class RunPlan(TypedDict):
     """What a keeper needs to know. Times are seconds, moments are seconds of CLOCK_BOOTTIME."""
 
@@ -74,8 +83,10 @@ class RunPlan(TypedDict):
     """Handed out to the members, for the agent's own accounts."""
     time_limit: float | None
     stop_grace: float
-    restarts: int
-    """How often each member may start again alone."""
+    failures: dict[str, FailurePlan]
+    """By role."""
+    success: str | None
+    """The role whose members decide that the run has succeeded; None: all members do."""
     disconnect: float | None
     contact: float
     """Counts as the last contact as long as the lease says nothing."""

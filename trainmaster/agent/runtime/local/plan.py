@@ -8,10 +8,10 @@ from itertools import count, islice
 from pathlib import Path
 
 from trainmaster.agent.member_env import Seat, member_environment, seats
-from trainmaster.agent.runtime.local.layout import MemberPlan, RunPlan
+from trainmaster.agent.runtime.local.layout import FailurePlan, MemberPlan, RunPlan
 from trainmaster.agent.runtime.local.records import Record
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.jobs import JobSpec, MemberTemplate
+from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.quantities import Resources
 from trainmaster.simulation.placement import Assignment
 
@@ -98,7 +98,6 @@ def make_plan(
                 "cwd": template.working_dir or None,
             }
         )
-    restarts = spec.member_failure.limit if spec.member_failure.action == "restartMember" else 0
     return {
         "run": run.run,
         "generation": run.generation,
@@ -110,11 +109,16 @@ def make_plan(
         "ports": ports,
         "time_limit": None if spec.time_limit is None else parse_duration(spec.time_limit),
         "stop_grace": parse_duration(spec.stop_grace),
-        "restarts": restarts,
+        "failures": {role.name: _failure_plan(spec.failure_of(role)) for role in spec.roles},
+        "success": None if spec.success is None else spec.success.role,
         "disconnect": run.disconnect_seconds,
         "contact": record.accepted_at,
         "boot": record.boot,
     }
+
+
+def _failure_plan(failure: MemberFailure) -> FailurePlan:
+    return {"action": failure.action, "limit": failure.limit, "back_off": parse_duration(failure.back_off)}
 
 
 def resized_plan(

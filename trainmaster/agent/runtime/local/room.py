@@ -8,6 +8,17 @@ from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.simulation.placement import Assignment, Need, Node, Shortfall, place
 
+CAPABILITIES = (
+    "checkpoint",
+    "gang",
+    "gangRestart",
+    "gangStrict",
+    "maxPerNode",
+    "memberRestart",
+    "resize",
+    "successRole",
+)
+
 
 class Room:
     """Accounts of the cluster: never more is given out than its nodes declare."""
@@ -38,7 +49,7 @@ class Room:
             groups=tuple(self._report),
             runtime="local",
             scheduler="local",
-            capabilities=("checkpoint", "gang", "maxPerNode", "memberRestart", "resize"),
+            capabilities=CAPABILITIES,
             dies_without_agent=True,
             datasets=self._cluster.datasets,
         )

@@ -1,0 +1,188 @@
+"""A steady stream of one-member runs through the Kubernetes runtime, and the same writes as bare requests."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from bench.agent_setup import (
+    CLUSTER,
+    NAMESPACE,
+    WatchedApi,
+    clear,
+    cluster_config,
+    find_placement,
+    manifests_of,
+    plane_cpu_seconds,
+    start_run,
+    until_nothing_is_left,
+)
+from bench.bare_kube import MERGE_PATCH, BareKube, Call
+from bench.cpu import cpu_seconds, differences, load_average
+from bench.kube_nodes import NodesProcess
+from bench.numbers import summary
+from tests.cluster.control_plane import ControlPlane
+from trainmaster.agent.kube.access import open_access
+from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS
+from trainmaster.agent.placement.port import Placement
+from trainmaster.agent.runtime.kubernetes.record import Progress, Record, Verdict
+from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster.agent.runtime.port import RuntimeAwayError
+from trainmaster.agent.sync import boot_time
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.ids import member_id
+from trainmaster.protocol.states import RunState
+
+_FIRST = 1_000_000
+_TICK_SECONDS = 0.01
+_GATHER_SECONDS = 0.005
+"""As the agent does it, changes close together are looked at together."""
+_DRAIN_SECONDS = 300.0
+_WARM_UP = 1 / 6
+"""Part of the time before rates are counted."""
+
+
+@dataclass
+class Log:
+    """When things happened to runs, of ``time.perf_counter``."""
+
+    offered: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    away: int = 0
+    """Runs that the runtime could not record; the dispatcher would tell them again."""
+    otherwise: int = 0
+    """Ends other than success."""
+
+
+async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, seconds: float) -> dict[str, Any]:
+    config = cluster_config("native")
+    log, first = Log(), _FIRST * round(rate)  # numbers of jobs, different in each call
+    async with WatchedApi(await open_access(plane.kubeconfig), config.parallel) as api:
+        runtime = KubernetesRuntime(api, config, namespace=NAMESPACE, clock=boot_time)
+        await runtime.open()
+        try:
+            cpu, began = _cpu(plane, nodes), time.perf_counter()
+            ending = asyncio.create_task(_forget_ended(runtime, log))
+            await _offer(runtime, log, first, rate, seconds)
+            load, backlog = load_average(), len(log.offered) - len(log.ended)
+            at_end = began + seconds
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while len(log.ended) < len(log.offered):  # noqa: ASYNC110 - it is over once
+                    await asyncio.sleep(0.05)
+            all_ended = time.perf_counter()
+            await until_nothing_is_left(plane)
+            cpu = differences(_cpu(plane, nodes), cpu)
+            ending.cancel()
+        finally:
+            await runtime.close()
+    runs = len(log.offered)
+    created = {name.rpartition("-worker-")[0]: at for name, at in api.created_at.items()}
+    since = began + _WARM_UP * seconds
+    return {
+        "offered_per_second": round(runs / seconds, 1),
+        "seconds": seconds,
+        "runs": runs,
+        "pods_created_per_second": _rate(created.values(), since, at_end),
+        "ended_per_second": _rate(log.ended.values(), since, at_end),
+        "backlog_at_end_of_offer": backlog,
+        "drain_seconds": round(all_ended - at_end, 2),
+        "ended_per_second_until_all_had": round(runs / (all_ended - began), 1),
+        "start_to_pod": summary([created[run] - at for run, at in log.offered.items() if run in created]),
+        "start_to_end": summary([at - log.offered[run] for run, at in log.ended.items()]),
+        "runs_not_recorded": log.away,
+        "runs_not_succeeded": log.otherwise,
+        "cpu_milliseconds_per_run": {name: round(used / runs * 1e3, 3) for name, used in cpu.items()},
+        "load_average": load,
+    }
+
+
+def _cpu(plane: ControlPlane, nodes: NodesProcess) -> dict[str, float]:
+    """``agent`` is this process, the generator of the load included."""
+    return {"agent": cpu_seconds(), **plane_cpu_seconds(plane), "nodes": nodes.cpu_seconds}
+
+
+def _rate(moments: Iterable[float], since: float, until: float) -> float:
+    return round(sum(since <= at < until for at in moments) / (until - since), 1)
+
+
+async def _offer(runtime: KubernetesRuntime, log: Log, first: int, rate: float, seconds: float) -> None:
+    """Start runs when they are due, however slow the runtime is."""
+    starting: set[asyncio.Task[None]] = set()
+    began, number = time.perf_counter(), 0
+    while (at := time.perf_counter() - began) < seconds:
+        for due in range(number, int(at * rate)):
+            task = asyncio.create_task(_start(runtime, log, start_run(first + due, 1, "succeed")))
+            starting.add(task)
+            task.add_done_callback(starting.discard)
+            number = due + 1
+        await asyncio.sleep(_TICK_SECONDS)
+    await asyncio.gather(*starting)
+
+
+async def _start(runtime: KubernetesRuntime, log: Log, run: StartRun) -> None:
+    log.offered[run.run] = time.perf_counter()
+    try:
+        await runtime.start(run)
+    except RuntimeAwayError:
+        log.away += 1
+        del log.offered[run.run]
+
+
+async def _forget_ended(runtime: KubernetesRuntime, log: Log) -> None:
+    """What the agent does with a run once the dispatcher knows its end."""
+    while True:
+        await runtime.wait_changed(1.0)
+        await asyncio.sleep(_GATHER_SECONDS)
+        for status in [one for one in runtime.held().values() if one.state.is_terminal]:
+            log.ended[status.run] = time.perf_counter()
+            log.otherwise += status.state is not RunState.SUCCEEDED
+            await runtime.forget(status.run)
+
+
+async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
+    """What the API server alone sustains: nobody schedules these pods, and no agent watches."""
+    placement = await find_placement(plane, "native")
+    starts = [start_run(_FIRST // 2 + number, 1, "succeed") for number in range(2 * runs)]
+    async with BareKube(plane, cluster_config("native").parallel) as bare:
+        # One anchor owns them all: pods whose owner is not there would be collected as garbage.
+        owner = Record(starts[0], NAMESPACE, 1)
+        owner.take(await bare.make(CONFIG_MAPS.path(NAMESPACE), owner.to_config_map(CLUSTER)))
+        pods = [_pod(start, placement, owner) for start in starts]
+        created = await bare.seconds_for([Call("POST", PODS.path(NAMESPACE), pod)] for pod in pods[:runs])
+        chains = [_five_writes(*one) for one in zip(starts[runs:], pods[runs:], strict=True)]
+        before = plane_cpu_seconds(plane)
+        five = await bare.seconds_for(chains)
+        used = differences(plane_cpu_seconds(plane), before)
+    load = load_average()
+    await clear(plane)
+    return {
+        "pods_created_per_second": round(runs / created, 1),
+        "runs_of_five_writes_per_second": round(runs / five, 1),
+        "cpu_milliseconds_per_run_of_five_writes": {name: round(value / runs * 1e3, 3) for name, value in used.items()},
+        "load_average": load,
+    }
+
+
+def _pod(start: StartRun, placement: Placement, owner: Record) -> bytes:
+    record = Record(start, NAMESPACE, 1, uid=owner.uid)
+    pod = manifests_of(record, placement).pod("worker", 0)
+    pod["metadata"]["ownerReferences"] = [owner.owner()]
+    pod["spec"]["schedulerName"] = "nobody"
+    return orjson.dumps(pod)
+
+
+def _five_writes(start: StartRun, pod: bytes) -> list[Call]:
+    """A run's anchor, its pod, its end in the anchor, and both deleted."""
+    anchors, anchor = CONFIG_MAPS.path(NAMESPACE), CONFIG_MAPS.path(NAMESPACE, start.run)
+    record = Record(start, NAMESPACE, 1)
+    ended = Progress(created=True, verdict=Verdict(RunState.SUCCEEDED), ended_at=time.time())
+    return [
+        Call("POST", anchors, orjson.dumps(record.to_config_map(CLUSTER))),
+        Call("POST", PODS.path(NAMESPACE), pod),
+        Call("PATCH", anchor, orjson.dumps({"data": {"progress": ended.dump()}}), MERGE_PATCH),
+        Call("DELETE", PODS.path(NAMESPACE, member_id(start.run, "worker", 0))),
+        Call("DELETE", anchor),
+    ]

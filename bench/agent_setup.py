@@ -1,0 +1,160 @@
+"""What the benchmarks of the Kubernetes agent start with: a control plane, what the agent needs in it, and runs to start."""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.cpu import cpu_seconds
+from tests.cluster.api import ApiClient
+from tests.cluster.control_plane import ETCD, ControlPlane, assets
+from tests.cluster.fixtures import has_default_account
+from tests.conformance.kube_lab import PRIORITY_CLASS
+from tests.waiting import eventually
+from trainmaster.agent.kube.access import Access, open_access
+from trainmaster.agent.kube.client import ApiServer
+from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS, Resource
+from trainmaster.agent.placement.choose import PlacementConfig, choose, detect
+from trainmaster.agent.placement.port import Placement
+from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.agent.runtime.kubernetes.facts import facts_of
+from trainmaster.agent.runtime.kubernetes.manifests import Manifests
+from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT, Record
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.ids import job_id, run_id
+
+NAMESPACE = "jobs"
+CLUSTER = "bench"
+_OURS = f"{LABEL_AGENT}={CLUSTER}"
+
+
+def need_programs(*programs: str) -> None:
+    """Exit in one line where there is no control plane to be had."""
+    if assets(*programs) is None:
+        wanted = ", ".join(("etcd", "kube-apiserver", *programs))
+        sys.exit(f"KUBEBUILDER_ASSETS must name a folder with {wanted}: this benchmark needs a real control plane")
+
+
+@asynccontextmanager
+async def control_plane(folder: Path, *, fsync: bool, whole: bool = True) -> AsyncIterator[ControlPlane]:
+    """With the namespace of the jobs and the agent's PriorityClass; ``whole``: with scheduler and controller manager."""
+    flags = {ETCD: [f"--unsafe-no-fsync={'false' if fsync else 'true'}"]}
+    plane = await ControlPlane.start(folder, scheduler=whole, controller_manager=whole, flags=flags)
+    try:
+        async with plane.client() as api:
+            await api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            await _make_class(api)
+            if whole:
+                await has_default_account(api, NAMESPACE)
+        yield plane
+    finally:
+        await plane.stop()
+
+
+async def _make_class(api: ApiClient) -> None:
+    await api.post("/apis/scheduling.k8s.io/v1/priorityclasses", PRIORITY_CLASS)
+
+
+def plane_cpu_seconds(plane: ControlPlane) -> dict[str, float]:
+    """Used until now, by program."""
+    return {name: cpu_seconds(daemon.pid) for name, daemon in plane.daemons.items()}
+
+
+def facts(plane: ControlPlane, *, fsync: bool) -> dict[str, Any]:
+    """What figures of a control plane depend on."""
+    return {"version": plane.version, "etcd_fsync": fsync, "programs": list(plane.daemons)}
+
+
+def cluster_config(placement: str) -> KubernetesCluster:
+    """The defaults, but for tombstones that go within the time that is measured, so that all writes of a run are counted."""
+    return KubernetesCluster.model_validate(
+        {"cluster": CLUSTER, "namespace": NAMESPACE, "placement": {"scheduler": placement}, "tombstone": "1s"}
+    )
+
+
+def start_run(number: int, members: int, *words: str) -> StartRun:
+    """A run as the dispatcher sends it, whose members do what the words say (``tests.cluster.behaviour``)."""
+    job = job_id("bench", number)
+    template = {
+        "image": "sim",
+        "command": ["sim", *words],
+        "env": {"NCCL_DEBUG": "INFO", "DATA": "s3://data/train"},
+        "resources": {"cpu": "100m", "memory": "128Mi"},
+    }
+    spec = {
+        "kind": "Job",
+        "name": "bench",
+        "queue": "research/nlp",
+        "stopGrace": "1s",
+        "roles": [{"name": "worker", "replicas": members, "template": template}],
+    }
+    return StartRun(
+        run=run_id(job, 1),
+        job=job,
+        queue="research/nlp",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=spec,
+        sizes={"worker": members},
+        placement_timeout_seconds=600,
+    )
+
+
+class WatchedApi(ApiServer):
+    """The agent's own client; it notes when the creation of each pod was answered."""
+
+    def __init__(self, access: Access, parallel: int) -> None:
+        super().__init__(access, parallel=parallel)
+        self.created_at: dict[str, float] = {}
+        """By the pod's name; of ``time.perf_counter``."""
+
+    async def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
+        stored = await super().create(resource, namespace, body)
+        if resource is PODS:
+            self.created_at[body["metadata"]["name"]] = time.perf_counter()
+        return stored
+
+
+async def find_placement(plane: ControlPlane, name: str) -> Placement:
+    """As the agent finds it in this cluster."""
+    async with ApiServer(await open_access(plane.kubeconfig)) as api:
+        return choose(PlacementConfig.model_validate({"scheduler": name}), await detect(api))
+
+
+def manifests_of(record: Record, placement: Placement) -> Manifests:
+    """What the agent would create for a run."""
+    config = cluster_config("auto")
+    return Manifests(
+        record,
+        facts_of(record.start),
+        placement,
+        agent=CLUSTER,
+        levels={},
+        policy=config.admission,
+        priority_class=config.placement.priority_class,
+        port=config.port,
+    )
+
+
+async def clear(plane: ControlPlane) -> None:
+    """Take away all that was made for runs, and wait until it is gone."""
+    async with plane.client() as api:
+        await api.delete(PODS.path(NAMESPACE), query={"labelSelector": _OURS, "gracePeriodSeconds": 0})
+        await api.delete(CONFIG_MAPS.path(NAMESPACE), query={"labelSelector": _OURS})
+    await until_nothing_is_left(plane)
+
+
+async def until_nothing_is_left(plane: ControlPlane) -> None:
+    async with plane.client() as api:
+
+        async def gone() -> bool:
+            return not [
+                one
+                for resource in (PODS, CONFIG_MAPS)
+                for one in (await api.get(resource.path(NAMESPACE), {"labelSelector": _OURS, "limit": 1}))["items"]
+            ]
+
+        await eventually(gone, 60)

@@ -1,0 +1,78 @@
+{{- define "agent.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "agent.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "agent.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "agent.selector" -}}
+app.kubernetes.io/name: {{ include "agent.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "agent.labels" -}}
+{{ include "agent.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: agent
+app.kubernetes.io/part-of: trainmaster
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "agent.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "agent.keySecret" -}}
+{{- if .Values.existingSecret -}}{{ .Values.existingSecret.name }}{{- else -}}{{ include "agent.fullname" . }}-key{{- end -}}
+{{- end -}}
+
+{{- define "agent.keySecretKey" -}}
+{{- if .Values.existingSecret -}}{{ default "key" .Values.existingSecret.key }}{{- else -}}key{{- end -}}
+{{- end -}}
+
+{{- /* The schedulers that are enabled, as a JSON list; auto stands for all of them, sorted so that nothing restarts by itself. */ -}}
+{{- define "agent.schedulers" -}}
+{{- if has "auto" .Values.schedulers -}}
+{{- list "coscheduling" "kai" "kueue" "native" "volcano" "yunikorn" | toJson -}}
+{{- else -}}
+{{- .Values.schedulers | sortAlpha | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Which of them the agent uses, where the owner does not say: the only one that it may, or what it finds. */ -}}
+{{- define "agent.scheduler" -}}
+{{- if not .Values.schedulers -}}gates{{- else if eq (len .Values.schedulers) 1 -}}{{ first .Values.schedulers }}{{- else -}}auto{{- end -}}
+{{- end -}}
+
+{{- /* agent.yaml: what the owner says, below what the chart itself knows. */ -}}
+{{- define "agent.config" -}}
+{{- $own := dict
+  "cluster" .Values.cluster
+  "jobNamespaces" .Values.jobNamespaces
+  "placement" (dict "priorityClass" .Values.priorityClass.name)
+  "lease" (dict "namespace" .Release.Namespace "name" (include "agent.fullname" .))
+  "checkpoint" .Values.checkpoint.enabled -}}
+{{- $otherwise := dict
+  "namespace" (first .Values.jobNamespaces)
+  "placement" (dict "scheduler" (include "agent.scheduler" .)) -}}
+{{- toYaml (merge $own (deepCopy .Values.config) $otherwise) -}}
+{{- end -}}
+
+{{- define "agent.dispatcherPort" -}}
+{{- $parts := urlParse .Values.url -}}
+{{- $port := regexFind ":[0-9]+$" $parts.host | trimPrefix ":" -}}
+{{- if $port -}}{{ $port }}{{- else if eq $parts.scheme "https" -}}443{{- else -}}80{{- end -}}
+{{- end -}}

@@ -1,0 +1,99 @@
+{{- define "dispatcher.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "dispatcher.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "dispatcher.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What all pods of the release have in common. */ -}}
+{{- define "dispatcher.selector" -}}
+app.kubernetes.io/name: {{ include "dispatcher.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "dispatcher.labels" -}}
+{{ include "dispatcher.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: trainmaster
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "dispatcher.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Secret with the addresses that are not in Secrets of their own, and the passwords of the bundled stores. */ -}}
+{{- define "dispatcher.storesSecret" -}}
+{{- include "dispatcher.fullname" . }}-stores
+{{- end -}}
+
+{{- define "dispatcher.adminSecret" -}}
+{{- with .Values.adminKey.existingSecret -}}{{ .name }}{{- else -}}{{ include "dispatcher.fullname" . }}-admin-key{{- end -}}
+{{- end -}}
+
+{{- define "dispatcher.adminSecretKey" -}}
+{{- with .Values.adminKey.existingSecret -}}{{ .key }}{{- else -}}key{{- end -}}
+{{- end -}}
+
+{{- /* The environment that leads to Postgres. */ -}}
+{{- define "dispatcher.databaseEnv" -}}
+- name: DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      {{- with .Values.postgresql.existingSecret }}
+      name: {{ .name }}
+      key: {{ .key }}
+      {{- else }}
+      name: {{ include "dispatcher.storesSecret" . }}
+      key: DATABASE_URL
+      {{- end }}
+{{- end -}}
+
+{{- /* The settings of a process, beside the ConfigMap. */ -}}
+{{- define "dispatcher.env" -}}
+{{ include "dispatcher.databaseEnv" . }}
+- name: REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      {{- with .Values.redis.existingSecret }}
+      name: {{ .name }}
+      key: {{ .key }}
+      {{- else }}
+      name: {{ include "dispatcher.storesSecret" . }}
+      key: REDIS_URL
+      {{- end }}
+{{- with .Values.webhooks }}
+{{- if or .secret .existingSecret }}
+- name: TRAINMASTER_WEBHOOK_SECRET
+  valueFrom:
+    secretKeyRef:
+      {{- if .existingSecret }}
+      name: {{ .existingSecret.name }}
+      key: {{ .existingSecret.key }}
+      {{- else }}
+      name: {{ include "dispatcher.fullname" $ }}-webhooks
+      key: secret
+      {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "dispatcher.settings" -}}
+{{- $settings := merge (deepCopy .Values.settings) (dict "TRAINMASTER_START_RETRY_SECONDS" "120") -}}
+{{- range $name, $value := $settings }}
+{{ $name }}: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
+{{- end }}
+{{- end -}}

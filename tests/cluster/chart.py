@@ -1,0 +1,102 @@
+"""The agent's chart on a real API server: what it renders is applied, and its ServiceAccount is who the agent then is.
+
+Rendering needs ``helm``, on PATH or in the folder of ``KUBEBUILDER_ASSETS``.
+"""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.cluster.api import ApiClient, ApiError
+from tests.cluster.control_plane import ControlPlane
+from tests.waiting import eventually
+
+CHARTS = Path(__file__).parents[2] / "deploy" / "charts"
+RELEASE = NAMESPACE = "trainmaster-agent"
+JOBS = "trainmaster-jobs"
+_KEY = "tmk_" + "x" * 32
+
+
+def helm() -> str | None:
+    """The program, or None where there is none."""
+    own = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent") / "helm"
+    return str(own) if own.exists() else shutil.which("helm")
+
+
+async def render(chart: str, release: str, namespace: str, *sets: str) -> list[dict[str, Any]]:
+    """All documents of a chart; ``sets`` as ``--set`` takes them."""
+    program = helm()
+    assert program is not None, "helm is needed"
+    options = [word for one in sets for word in ("--set", one)]
+    process = await asyncio.create_subprocess_exec(
+        program,
+        "template",
+        release,
+        str(CHARTS / chart),
+        "--namespace",
+        namespace,
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return [document for document in yaml.safe_load_all(out) if document]
+
+
+class Installed(NamedTuple):
+    """What the chart has made: who the agent is, with its role and no more, and its configuration."""
+
+    kubeconfig: Path
+    config: dict[str, Any]
+
+
+async def install_agent(plane: ControlPlane, cluster: str, *sets: str) -> Installed:
+    """Apply the agent's chart as an owner would."""
+    wanted = (f"cluster={cluster}", "url=http://127.0.0.1:1", f"joinToken={_KEY}", f"jobNamespaces={{{JOBS}}}", *sets)
+    documents = await render("agent", RELEASE, NAMESPACE, *wanted)
+    async with plane.client() as api:
+        await _make_namespace(api, NAMESPACE)
+        for document in sorted(documents, key=lambda one: one["kind"] != "Namespace"):
+            await apply(api, document, NAMESPACE)
+    account = next(one["metadata"]["name"] for one in documents if one["kind"] == "ServiceAccount")
+    config = next(
+        yaml.safe_load(one["data"]["agent.yaml"]) for one in documents if "agent.yaml" in (one.get("data") or {})
+    )
+    return Installed(await plane.service_account_kubeconfig(NAMESPACE, account, 24 * 3600), config)
+
+
+async def apply(api: ApiClient, document: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """Create an object, or put it in the place of the one that is there; raises ApiError when the API does not take it."""
+    group, _, version = document["apiVersion"].rpartition("/")
+    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    listing = await api.get(base)
+    resource = next(one for one in listing["resources"] if one["kind"] == document["kind"] and "/" not in one["name"])
+    metadata = document["metadata"]
+    where = f"{base}/namespaces/{metadata.get('namespace', namespace)}" if resource["namespaced"] else base
+    path = f"{where}/{resource['name']}"
+    try:
+        created: dict[str, Any] = await api.post(f"{path}?fieldValidation=Strict", document)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        created = await api.patch(f"{path}/{metadata['name']}", document, kind="merge")
+    return created
+
+
+async def _make_namespace(api: ApiClient, name: str) -> None:
+    try:
+        await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+    async def has_account() -> bool:
+        accounts = await api.get(f"/api/v1/namespaces/{name}/serviceaccounts")
+        return bool(accounts["items"])
+
+    await eventually(has_account)

@@ -1,0 +1,43 @@
+"""The programs of simulated containers: a container's words, played against the clock, gates and signals."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+from tests.cluster.behaviour import KILLED, End, Exit, Step
+from tests.cluster.sandbox import Container, Sandbox
+
+
+async def exit_of(pod: Sandbox, container: Container, gates: Mapping[str, asyncio.Event]) -> Exit:
+    """Do what the container was told to; how it ended. ``gates`` makes those it is asked for."""
+    behaviour = container.behaviour
+    if behaviour.end.ignores_sigterm:
+        asked, asked_exit = pod.kill, KILLED
+    else:
+        asked, asked_exit = pod.terminate, behaviour.on_sigterm
+    for step, word in behaviour.steps:
+        if step is Step.PRINT:
+            container.write(word)
+        elif await _interrupted(asked, gates[word] if step is Step.GATE else float(word)):
+            return asked_exit
+    if (at_once := behaviour.at_once) is not None:
+        return at_once
+    if behaviour.end is End.HANG:
+        await asyncio.Event().wait()
+    await asked.wait()
+    return asked_exit
+
+
+async def _interrupted(asked: asyncio.Event, until: asyncio.Event | float) -> bool:
+    """Wait for an event, or so many seconds; true when the container was asked to end before."""
+    if isinstance(until, float):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), until)
+        return asked.is_set()
+    waits = [asyncio.ensure_future(event.wait()) for event in (asked, until)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return not until.is_set()

@@ -1,0 +1,52 @@
+"""The Kubernetes runtime on a real control plane: the conformance suite, on native gangs and on emulated ones."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
+from tests.conformance.kube_lab import PRIORITY_CLASS, KubeLab, access_by
+from tests.conformance.runtime_suite import RuntimeConformance
+
+need_programs(whole_module=True)
+__all__ = ["cluster", "plane"]
+
+
+async def make_lab(cluster: Cluster, placement: str) -> KubeLab:
+    await cluster.kubelet.add_nodes("node", 2, allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
+    classes = await cluster.api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
+    if "trainmaster" not in {one["metadata"]["name"] for one in classes["items"]}:
+        await cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", PRIORITY_CLASS)
+    return KubeLab(
+        await access_by(cluster.plane.kubeconfig),
+        cluster.namespace,
+        living=lambda labels: len(cluster.kubelet.living(labels)),
+        open_gate=cluster.kubelet.open_gate,
+        placement=placement,
+    )
+
+
+class TestNativeGangs(RuntimeConformance):
+    """The scheduler of Kubernetes itself places whole PodGroups."""
+
+    @pytest.fixture
+    async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:
+        lab = await make_lab(cluster, "native")
+        await lab.open()
+        try:
+            yield lab
+        finally:
+            await lab.close()
+
+
+class TestEmulatedGangs(RuntimeConformance):
+    """Pods are held by gates that the agent opens."""
+
+    @pytest.fixture
+    async def lab(self, cluster: Cluster) -> AsyncIterator[KubeLab]:
+        lab = await make_lab(cluster, "gates")
+        await lab.open()
+        try:
+            yield lab
+        finally:
+            await lab.close()

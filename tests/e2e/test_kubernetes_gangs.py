@@ -1,0 +1,140 @@
+"""Gangs on a real scheduler: all or nothing, in one rack where that is asked for, and nothing left behind.
+
+The agent acts under the very role that its chart gives it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.chart import JOBS, helm, install_agent
+from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
+from tests.conformance.kube_lab import access_by
+from tests.conformance.runtime_suite import eventually
+from trainmaster.agent.kube.client import ApiServer
+from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster.agent.runtime.local.layout import boottime
+from trainmaster.agent.runtime.port import RunStatus
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.states import RunState
+
+need_programs(whole_module=True)
+if helm() is None:
+    pytest.skip("there is no helm to render the agent's chart with", allow_module_level=True)
+__all__ = ["cluster", "plane"]
+
+RUN = "gang-0000001-r1"
+NODE = {"cpu": "1", "memory": "4Gi", "pods": "20"}
+RACK = "topology.example.com/rack"
+
+
+@asynccontextmanager
+async def agent(cluster: Cluster, scheduler: str, **config: Any) -> AsyncIterator[KubernetesRuntime]:
+    """A runtime that acts as the chart's ServiceAccount."""
+    installed = await install_agent(cluster.plane, "north")
+    data = {**installed.config, "tombstone": "1s", **config}
+    data["placement"] = {**data.get("placement", {}), "scheduler": scheduler}
+    async with ApiServer(await access_by(installed.kubeconfig)) as api:
+        runtime = KubernetesRuntime(
+            api, KubernetesCluster.model_validate(data), namespace="trainmaster-agent", clock=boottime
+        )
+        await runtime.open()
+        try:
+            yield runtime
+        finally:
+            await runtime.close()
+
+
+def a_gang(size: int, **spec: Any) -> StartRun:
+    role = {
+        "name": "worker",
+        "replicas": size,
+        "template": {"image": "sim", "command": ["sim", "gate", RUN], "resources": {"cpu": "1"}},
+    }
+    return StartRun(
+        run=RUN,
+        job="gang-0000001",
+        queue="org/team",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec={"name": "gang", "queue": "org/team", "roles": [role], **spec},
+        sizes={"worker": size},
+        placement_timeout_seconds=300,
+    )
+
+
+async def until(runtime: KubernetesRuntime, holds: Callable[[RunStatus], bool], seconds: float = 60) -> RunStatus:
+    await eventually(lambda: holds(runtime.held()[RUN]), f"the run comes that far: {runtime.held()[RUN]}", seconds)
+    return runtime.held()[RUN]
+
+
+async def nothing_is_left(cluster: Cluster, runtime: KubernetesRuntime) -> None:
+    """After the end is told: no object of the run is in the API server any more."""
+    await runtime.forget(RUN)
+    kinds = (
+        ("api/v1", "pods"),
+        ("api/v1", "services"),
+        ("api/v1", "configmaps"),
+        ("apis/scheduling.k8s.io/v1alpha2", "podgroups"),
+    )
+
+    async def left() -> list[str]:
+        found = []
+        for base, kind in kinds:
+            items = (await cluster.api.get(f"/{base}/namespaces/{JOBS}/{kind}"))["items"]
+            ours = [one["metadata"] for one in items if "trainmaster.dev/run" in (one["metadata"].get("labels") or {})]
+            found += [f"{kind}/{metadata['name']}" for metadata in ours]
+        return found
+
+    for _ in range(600):
+        if not await left():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"left in the API server: {await left()}")
+
+
+def started(cluster: Cluster) -> int:
+    return len(cluster.kubelet.started({"trainmaster.dev/run": RUN}))
+
+
+@pytest.mark.parametrize("scheduler", ["native", "gates"])
+async def test_nine_members_wait_for_a_ninth_node_and_then_all_start(cluster: Cluster, scheduler: str) -> None:
+    await cluster.kubelet.add_nodes("node", 8, allocatable=NODE)
+    async with agent(cluster, scheduler) as runtime:
+        await runtime.start(a_gang(9))
+        await until(runtime, lambda status: status.state is RunState.PENDING and bool(status.message))
+        await asyncio.sleep(3)  # what must not happen would have happened by now
+        assert (runtime.held()[RUN].state, started(cluster)) == (RunState.PENDING, 0)
+        print(f"\n{scheduler}: {runtime.held()[RUN].message}")
+        await cluster.kubelet.add_node("late", allocatable=NODE)
+        await until(runtime, lambda status: status.state is RunState.RUNNING)
+        assert started(cluster) == 9
+        cluster.kubelet.open_gate(RUN)
+        done = await until(runtime, lambda status: status.state.is_terminal)
+        assert (done.state, started(cluster)) == (RunState.SUCCEEDED, 9)
+        await nothing_is_left(cluster, runtime)
+
+
+@pytest.mark.parametrize("scheduler", ["native", "gates"])
+async def test_a_gang_that_must_share_a_rack_waits_for_one_with_room(cluster: Cluster, scheduler: str) -> None:
+    for rack in ("a", "b"):
+        await cluster.kubelet.add_nodes(f"rack-{rack}", 4, allocatable=NODE, labels={RACK: rack})
+    levels = {"capacity": {"levels": [{"level": "rack", "label": RACK}]}}
+    async with agent(cluster, scheduler, **levels) as runtime:
+        await runtime.start(a_gang(5, topology={"required": "rack"}))
+        await until(runtime, lambda status: status.state is RunState.PENDING and bool(status.message))
+        await asyncio.sleep(3)
+        assert (runtime.held()[RUN].state, started(cluster)) == (RunState.PENDING, 0), "eight nodes, four to a rack"
+        print(f"\n{scheduler}: {runtime.held()[RUN].message}")
+        await cluster.kubelet.add_node("fifth", allocatable=NODE, labels={RACK: "b"})
+        await until(runtime, lambda status: status.state is RunState.RUNNING)
+        nodes = {life.node for life in cluster.kubelet.started({"trainmaster.dev/run": RUN})}
+        assert nodes == {"rack-b-0", "rack-b-1", "rack-b-2", "rack-b-3", "fifth"}
+        cluster.kubelet.open_gate(RUN)
+        assert (await until(runtime, lambda status: status.state.is_terminal)).state is RunState.SUCCEEDED
+        await nothing_is_left(cluster, runtime)

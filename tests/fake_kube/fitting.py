@@ -1,0 +1,180 @@
+"""Whether a pod fits a node, in the words of kube-scheduler's filter plugins. Pure: no store, no clock."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.fake_kube.objects import Object
+from tests.fake_kube.selectors import matches_expression, matches_labels
+from tests.fake_kube.store import Key
+from trainmaster.protocol.pod_requests import pod_requests
+from trainmaster.protocol.quantities import Resources, parse_resources
+
+_HOSTNAME = "kubernetes.io/hostname"
+_KEEPS_OUT = ("NoSchedule", "NoExecute")
+
+
+class Guest(NamedTuple):
+    """A pod and what it takes, which never changes after its creation."""
+
+    pod: Object
+    needs: Resources
+
+    @classmethod
+    def of(cls, pod: Object) -> "Guest":
+        return cls(pod, {**pod_requests({"spec": pod["spec"]}), "pods": 1})
+
+    @property
+    def aversions(self) -> list[Object]:
+        """Its terms of required anti-affinity."""
+        rules = (self.pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
+        return rules.get("requiredDuringSchedulingIgnoredDuringExecution") or []
+
+
+@dataclass
+class Room:
+    """A node and what is bound to it."""
+
+    node: Object
+    allocatable: Resources = field(init=False)
+    used: Counter[str] = field(default_factory=Counter)
+    guests: dict[Key, Guest] = field(default_factory=dict)
+    averse: dict[Key, Guest] = field(default_factory=dict)
+    """Those of the guests that keep others away."""
+
+    def __post_init__(self) -> None:
+        self.renew(self.node)
+
+    def renew(self, node: Object) -> None:
+        """Take over a node that has changed."""
+        self.node = node
+        self.allocatable = parse_resources({name: str(text) for name, text in node["status"]["allocatable"].items()})
+
+    def occupy(self, key: Key, guest: Guest) -> None:
+        """Count a pod; one that is counted already stays counted once."""
+        if key not in self.guests:
+            self.guests[key] = guest
+            self.used.update(guest.needs)
+            if guest.aversions:
+                self.averse[key] = guest
+
+    def release(self, key: Key) -> None:
+        self.averse.pop(key, None)
+        if guest := self.guests.pop(key, None):
+            self.used.subtract(guest.needs)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.node["metadata"].get("labels") or {}
+
+    def load_with(self, guest: Guest) -> float:
+        """Mean share of CPU and memory that would be taken: the lowest is best (``LeastAllocated``)."""
+        shares = [
+            (self.used[name] + guest.needs.get(name, 0)) / self.allocatable[name]
+            for name in ("cpu", "memory")
+            if self.allocatable.get(name)
+        ]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+class Surroundings:
+    """All rooms as one pod looks at them, for what depends on other nodes' pods."""
+
+    def __init__(self, rooms: Iterable[Room]) -> None:
+        self.rooms = list(rooms)
+        self._averse = [(room, guest) for room in self.rooms for guest in room.averse.values()]
+
+    def avoids(self, guest: Guest, room: Room) -> bool:
+        """Whether a pod near the room is one that the guest keeps away from."""
+        return any(
+            _meant(term, guest.pod, other.pod)
+            for term in guest.aversions
+            for near in self._near(room, term["topologyKey"])
+            for other in near.guests.values()
+        )
+
+    def is_avoided(self, guest: Guest, room: Room) -> bool:
+        """Whether a pod near the room keeps away from the guest."""
+        return any(
+            term["topologyKey"] in room.labels
+            and room.labels[term["topologyKey"]] == near.labels.get(term["topologyKey"])
+            and _meant(term, other.pod, guest.pod)
+            for near, other in self._averse
+            for term in other.aversions
+        )
+
+    def _near(self, room: Room, key: str) -> list[Room]:
+        if key not in room.labels:
+            return []
+        return [room] if key == _HOSTNAME else [one for one in self.rooms if one.labels.get(key) == room.labels[key]]
+
+
+def obstacles(guest: Guest, room: Room, around: Surroundings) -> list[str]:
+    """Why the pod does not fit: what the first plugin that refuses says, which may be several things; nothing if it fits."""
+    spec = guest.pod["spec"]
+    if room.node["spec"].get("unschedulable"):
+        return ["node(s) were unschedulable"]
+    for taint in room.node["spec"].get("taints") or ():
+        if taint["effect"] in _KEEPS_OUT and not any(_tolerates(one, taint) for one in spec.get("tolerations") or ()):
+            return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+    if not _selects(spec, room):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    if short := list(_shortages(guest, room)):
+        return short
+    if around.is_avoided(guest, room):
+        return ["node(s) didn't satisfy existing pods anti-affinity rules"]
+    return ["node(s) didn't match pod anti-affinity rules"] if around.avoids(guest, room) else []
+
+
+def unavailable(reasons: Iterable[list[str]]) -> str:
+    """The message of a pod that fits no node, from the obstacles of each."""
+    each = list(reasons)
+    if not each:
+        return "no nodes available to schedule pods"
+    counted = Counter(reason for node in each for reason in node)
+    told = ", ".join(sorted(f"{count} {reason}" for reason, count in counted.items()))
+    return f"0/{len(each)} nodes are available: {told}."
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    key = toleration.get("key")
+    if key and key != taint["key"]:
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return True
+    return bool(key) and toleration.get("value", "") == taint.get("value", "")
+
+
+def _selects(spec: Object, room: Room) -> bool:
+    labels = room.labels
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if affinity is None:
+        return True
+    name = {"metadata.name": room.node["metadata"]["name"]}
+    return any(
+        (term.get("matchExpressions") or term.get("matchFields"))
+        and all(matches_expression(one, labels) for one in term.get("matchExpressions") or ())
+        and all(matches_expression(one, name) for one in term.get("matchFields") or ())
+        for term in affinity["nodeSelectorTerms"]
+    )
+
+
+def _shortages(guest: Guest, room: Room) -> Iterator[str]:
+    for name, amount in guest.needs.items():
+        if name == "pods" and name not in room.allocatable:
+            continue
+        if room.used[name] + amount > room.allocatable.get(name, 0):
+            yield "Too many pods" if name == "pods" else f"Insufficient {name}"
+
+
+def _meant(term: Object, holder: Object, other: Object) -> bool:
+    namespaces = term.get("namespaces") or [holder["metadata"]["namespace"]]
+    labels = other["metadata"].get("labels") or {}
+    return other["metadata"]["namespace"] in namespaces and matches_labels(term.get("labelSelector"), labels)

@@ -1,0 +1,111 @@
+"""What containers have printed, and who reads on while they print."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tests.fake_kube.errors import ApiError
+from tests.fake_kube.objects import Object, node_of, now, parse_time, rfc3339_nano
+
+
+@dataclass
+class _Log:
+    lines: list[tuple[datetime, bytes]] = field(default_factory=list)
+    ended: bool = False
+    grown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wake(self) -> None:
+        grown, self.grown = self.grown, asyncio.Event()
+        grown.set()
+
+
+class Logs:
+    """Logs by pod uid and container; whoever plays the kubelet opens, writes and ends them."""
+
+    def __init__(self) -> None:
+        self._logs: dict[tuple[str, str], _Log] = {}
+
+    def open(self, uid: str, container: str) -> None:
+        """The container runs: from now on its log can be read."""
+        self._logs.setdefault((uid, container), _Log())
+
+    def write(self, uid: str, container: str, text: str) -> None:
+        """Print lines; raises KeyError for a container that never ran."""
+        log = self._logs[uid, container]
+        log.lines.extend((now(), line.encode()) for line in text.splitlines())
+        log.wake()
+
+    def end(self, uid: str, container: str) -> None:
+        """Nothing more will come: readers that follow are let go."""
+        if log := self._logs.get((uid, container)):
+            log.ended = True
+            log.wake()
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone, and its logs with it."""
+        for key in [key for key in self._logs if key[0] == uid]:
+            self.end(*key)
+            del self._logs[key]
+
+    def read(self, pod: Object, options: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Lines of one container as asked for (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
+
+        Raises ApiError 400 for a container that is not there, is not named though there are several, or did not start.
+        """
+        name, container = pod["metadata"]["name"], _container(pod, options.get("container", ""))
+        log = self._logs.get((pod["metadata"]["uid"], container))
+        if log is None and node_of(pod):
+            raise ApiError(
+                400, f'container "{container}" in pod "{name}" is waiting to start: {_waiting(pod, container)}'
+            )
+        return _follow(log or _Log(ended=True), _since(options), options)
+
+
+async def _follow(log: _Log, since: datetime | None, options: Mapping[str, str]) -> AsyncIterator[bytes]:
+    follows, stamped = (options.get(name) in ("1", "true") for name in ("follow", "timestamps"))
+    left = int(options["limitBytes"]) if "limitBytes" in options else None
+    position = 0
+    if "tailLines" in options:
+        position = max(0, len(log.lines) - int(options["tailLines"]))
+    while True:
+        grown, ended = log.grown, log.ended
+        for moment, line in log.lines[position:]:
+            if since and moment < since:
+                continue
+            piece = (f"{rfc3339_nano(moment)} ".encode() if stamped else b"") + line + b"\n"
+            yield piece if left is None else piece[:left]
+            if left is not None:
+                left -= len(piece)
+                if left <= 0:
+                    return
+        position = max(position, len(log.lines))
+        if ended or not follows:
+            return
+        await grown.wait()
+
+
+def _since(options: Mapping[str, str]) -> datetime | None:
+    if text := options.get("sinceTime"):
+        try:
+            return parse_time(text)
+        except ValueError as error:
+            raise ApiError(400, f"sinceTime cannot be read: {text}") from error
+    return now() - timedelta(seconds=int(options["sinceSeconds"])) if "sinceSeconds" in options else None
+
+
+def _container(pod: Object, asked: str) -> str:
+    name = pod["metadata"]["name"]
+    names: list[str] = [one["name"] for one in pod["spec"]["containers"]]
+    if not asked and len(names) > 1:
+        raise ApiError(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
+    if asked and asked not in names:
+        raise ApiError(400, f"container {asked} is not valid for pod {name}")
+    return asked or names[0]
+
+
+def _waiting(pod: Object, container: str) -> str:
+    statuses = pod["status"].get("containerStatuses") or []
+    state: Object = next((one["state"] for one in statuses if one["name"] == container), {})
+    reason: str = state.get("waiting", {}).get("reason", "ContainerCreating")
+    return reason

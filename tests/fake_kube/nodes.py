@@ -1,0 +1,86 @@
+"""Nodes for a fake API server: a scheduler that binds pods to them, and kubelets that run them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tests.fake_kube.deletion import Options
+from tests.fake_kube.kubelet import Kubelet, Start
+from tests.fake_kube.objects import Object, node_of, now, rfc3339
+from tests.fake_kube.resources import NODES, PODS
+from tests.fake_kube.scheduler import Scheduler
+from tests.fake_kube.server import FakeKube
+from tests.fake_kube.store import Key
+
+__all__ = ["FakeNodes", "Start"]
+
+
+class FakeNodes:
+    """Works on the server's store, not over HTTP, so it goes on while the server is stopped or answers with faults.
+
+    Pods' first containers behave by their command, ``["sim", WORD]`` or ``["sim", WORD, ARGUMENT]``: ``succeed``,
+    ``exit CODE``, ``signal NUMBER``, ``oom``, ``run`` (for ever; 143 when deleted), ``stubborn`` (137 when its grace is
+    over), ``peaceful`` (0 when deleted), ``sleep SECONDS``, ``gate NAME``, ``print TEXT``, ``image-error``,
+    ``config-error``. Any other command is ``run``.
+    """
+
+    def __init__(self, server: FakeKube) -> None:
+        self._server = server
+        self._kubelet = Kubelet(server.store, server.verbs, server.logs)
+        self._scheduler = Scheduler(server.store, server.table, server.verbs)
+
+    @property
+    def starts(self) -> list[Start]:
+        """Every start of a container so far, in order."""
+        return self._kubelet.starts
+
+    def add_node(
+        self,
+        name: str,
+        allocatable: Mapping[str, str | int],
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """A ready node; without ``pods`` among what is allocatable, their number is not bounded."""
+        self._kubelet.nodes.add(name)
+        amounts = {resource: str(amount) for resource, amount in allocatable.items()}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": rfc3339(now())}
+        node = {
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+            "spec": {"taints": [dict(taint) for taint in taints]} if taints else {},
+            "status": {
+                "allocatable": amounts,
+                "capacity": amounts,
+                "conditions": [ready],
+                "addresses": [{"type": "Hostname", "address": name}],
+            },
+        }
+        self._server.verbs.create(NODES, "", node)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone, and so are its pods, without grace, as the control plane sees to after a while."""
+        self._kubelet.nodes.discard(name)
+        deletion = self._server.verbs.deletion
+        deletion.delete(NODES, "", name, Options())
+        for key, pod in self._server.store.scan(PODS.id).items():
+            if node_of(pod) == name:
+                deletion.delete(PODS, key.namespace, key.name, Options(grace=0))
+
+    def open_gate(self, name: str) -> None:
+        """Let ``["sim", "gate", NAME]`` succeed, now and from now on."""
+        self._kubelet.open_gate(name)
+
+    def living(self, predicate: Callable[[Object], bool] = lambda _: True) -> list[Object]:
+        """Pods whose first container runs now, as far as ``predicate`` is true of them."""
+        return [pod for pod in self._kubelet.living() if predicate(pod)]
+
+    def write_log(self, namespace: str, name: str, text: str, container: str = "") -> None:
+        """Print lines as a running container; the first one of the pod if none is named. Raises KeyError if it never ran."""
+        pod = self._server.store.get(Key(*PODS.id, namespace, name))
+        if pod is None:
+            raise KeyError(name)
+        self._server.logs.write(pod["metadata"]["uid"], container or pod["spec"]["containers"][0]["name"], text)
+
+    def close(self) -> None:
+        """Stop at once, without a report, as when all machines lose power."""
+        self._scheduler.close()
+        self._kubelet.close()

@@ -1,0 +1,72 @@
+"""What an API object is here, and the small questions that every part asks of one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+Object = dict[str, Any]
+"""An object as JSON has it. What the store holds is never changed in place: copy before changing."""
+
+
+def copied(value: Object) -> Object:
+    """A copy that shares nothing with the original; only JSON comes through."""
+    copy: Object = orjson.loads(orjson.dumps(value))
+    return copy
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without the fields that are null: to a typed server they are not there."""
+    if isinstance(value, dict):
+        return {name: without_nulls(part) for name, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def rfc3339(moment: datetime) -> str:
+    """The form of ``metav1.Time``: whole seconds in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_nano(moment: datetime) -> str:
+    """The form before each line of a log that is asked for with timestamps; always nine digits, so that it sorts."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+
+
+def parse_time(text: str) -> datetime:
+    """Raises ValueError. Digits beyond microseconds are cut off."""
+    return datetime.fromisoformat(text)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def is_deleting(value: Object) -> bool:
+    return value["metadata"].get("deletionTimestamp") is not None
+
+
+def is_finished(pod: Object) -> bool:
+    """Whether none of its containers will run again."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def node_of(pod: Object) -> str:
+    """The node it is bound to, or nothing."""
+    name: str = pod["spec"].get("nodeName") or ""
+    return name
+
+
+def set_condition(status: Object, kind: str, value: str, reason: str = "", message: str = "") -> None:
+    """Change or add a condition; the time of transition moves only when its status does."""
+    conditions = status.setdefault("conditions", [])
+    condition = next((one for one in conditions if one["type"] == kind), None)
+    if condition is None:
+        condition = {"type": kind}
+        conditions.append(condition)
+    if condition.get("status") != value:
+        condition["lastTransitionTime"] = rfc3339(now())
+    condition["status"] = value
+    for name, text in (("reason", reason), ("message", message)):
+        condition.pop(name, None)
+        if text:
+            condition[name] = text

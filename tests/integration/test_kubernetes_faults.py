@@ -1,0 +1,375 @@
+"""Faults that the Kubernetes runtime meets, on the fake API server. On real ones: tests/e2e/test_kubernetes_faults*.py"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance.kube_lab import PRIORITY_CLASS, KubeLab, plain_access
+from tests.conformance.runtime_suite import (
+    RUNS,
+    WAITS_FOR_GATE,
+    A,
+    B,
+    Part,
+    eventually,
+    is_at,
+    resize_run,
+    start_run,
+    stop_run,
+    until,
+    until_over,
+    until_state,
+)
+from tests.fake_kube.nodes import FakeNodes
+from tests.fake_kube.resources import PRIORITY_CLASSES, QUOTAS
+from tests.fake_kube.server import FakeKube
+from trainmaster.agent.kube import watch
+from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
+from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
+from trainmaster.agent.runtime.kubernetes.record import Record
+from trainmaster.agent.runtime.port import RuntimeAwayError
+from trainmaster.protocol.states import RunState
+
+NAMESPACE = "jobs"
+RACK = "topology.example.com/rack"
+RESTART_MEMBER = {"action": "restartMember", "limit": 3}
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[FakeKube]:
+    async with FakeKube() as server:
+        server.add_namespace(NAMESPACE)
+        server.add_namespace("agent")
+        server.verbs.create(PRIORITY_CLASSES, "", PRIORITY_CLASS)
+        yield server
+
+
+@pytest.fixture
+async def nodes(kube: FakeKube) -> AsyncIterator[FakeNodes]:
+    nodes = FakeNodes(kube)
+    for number in range(2):
+        nodes.add_node(f"node-{number}", {"cpu": "4", "memory": "8Gi", "pods": "110"})
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+async def closed_lab(kube: FakeKube, nodes: FakeNodes) -> AsyncIterator[KubeLab]:
+    """A lab whose runtime is not open yet."""
+
+    def living(labels: dict[str, str]) -> int:
+        return len(nodes.living(lambda pod: labels.items() <= (pod["metadata"].get("labels") or {}).items()))
+
+    lease = {"duration": "4s", "namespace": "agent"}
+    lab = KubeLab(plain_access(kube.url), NAMESPACE, living=living, open_gate=nodes.open_gate, lease=lease)
+    try:
+        yield lab
+    finally:
+        await lab.close()
+
+
+@pytest.fixture
+async def lab(closed_lab: KubeLab) -> KubeLab:
+    await closed_lab.open()
+    return closed_lab
+
+
+def starts(nodes: FakeNodes, name: str) -> int:
+    return sum(start.name == name for start in nodes.starts)
+
+
+async def delete_pod(lab: KubeLab, name: str, grace: int = 1) -> None:
+    """As a person does; with no grace the pod is gone at once, and nobody sees it end."""
+    await lab.api.delete(PODS, NAMESPACE, name, grace=grace)
+
+
+# -- opening and closing
+
+
+async def test_a_runtime_that_could_not_read_the_cluster_opens_once_it_can(
+    closed_lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_LIST_PATIENCE", 0.3)
+    kube.deny("list", "pods")
+    with pytest.raises(TimeoutError):
+        await closed_lab.open()
+    await closed_lab.kubernetes.close()
+    kube.allow("list", "pods")
+    monkeypatch.setattr(runtime, "_LIST_PATIENCE", 30.0)
+    await closed_lab.open()
+    await closed_lab.runtime.start(start_run(closed_lab, A, Part(RUNS)))
+    await until_state(closed_lab, A, RunState.RUNNING)
+
+
+async def test_a_runtime_opened_again_forgets_what_went_meanwhile(lab: KubeLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    await until_state(lab, A, RunState.RUNNING)
+    await until_state(lab, B, RunState.RUNNING)
+    await lab.kubernetes.close()
+    await lab.api.delete(CONFIG_MAPS, NAMESPACE, A)
+    await lab.open()
+    assert set(lab.runtime.held()) == {B}
+    assert (await until_state(lab, B, RunState.RUNNING)).members[0].state == "running"
+
+
+async def test_a_lease_is_given_back_though_a_renewal_was_cut_off(lab: KubeLab) -> None:
+    lease = await lab.api.get(LEASES, "agent", "trainmaster-agent-lab")
+    await lab.api.patch(LEASES, "agent", "trainmaster-agent-lab", {"metadata": {"labels": {"seen": "yes"}}})
+    await lab.kubernetes.close()
+    assert lease["spec"]["holderIdentity"]
+    assert not (await lab.api.get(LEASES, "agent", "trainmaster-agent-lab"))["spec"].get("holderIdentity")
+
+
+# -- recording runs
+
+
+async def test_a_run_whose_recording_was_not_answered_can_be_called_off_for_certain(
+    lab: KubeLab, kube: FakeKube, nodes: FakeNodes
+) -> None:
+    kube.lose_next_answer("create", "configmaps")
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    assert A not in lab.runtime.held()
+    await lab.runtime.stop(stop_run(A))
+    assert (await until_over(lab, A)).state is RunState.CANCELLED
+
+
+async def test_whether_an_unanswered_run_was_recorded_is_not_guessed(lab: KubeLab, kube: FakeKube) -> None:
+    kube.fail_next("create", "configmaps", 500)
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    kube.fail_next("create", "configmaps", 500)
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.stop(stop_run(A))
+    await lab.runtime.stop(stop_run(A))
+    assert (await until_over(lab, A)).state is RunState.CANCELLED
+
+
+async def test_a_record_that_comes_late_from_the_agent_before_is_held(lab: KubeLab) -> None:
+    record = Record(start_run(lab, A, Part(RUNS)), NAMESPACE, 1)
+    await lab.api.create(CONFIG_MAPS, NAMESPACE, record.to_config_map("lab"))
+    await eventually(lambda: A in lab.runtime.held(), "the run is held")
+    await until_state(lab, A, RunState.RUNNING)
+
+
+async def test_a_server_that_has_not_read_its_roles_yet_returns_nothing(lab: KubeLab, kube: FakeKube) -> None:
+    kube.deny("create", "configmaps")
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    kube.allow("create", "configmaps")
+    kube.deny("create", "pods")
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await asyncio.sleep(0.5)
+    assert not lab.runtime.held()[A].state.is_terminal
+    kube.allow("create", "pods")
+    await until_state(lab, A, RunState.RUNNING)
+
+
+async def test_without_a_permission_runs_are_returned_with_the_servers_words(
+    lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "PERMISSION_PATIENCE", 0.0)
+    monkeypatch.setattr(crew, "PERMISSION_PATIENCE", 0.0)
+    kube.deny("create", "pods")
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    over = await until_over(lab, A)
+    assert over.state is RunState.RETURNED
+    assert 'cannot create resource "pods"' in over.message
+    kube.deny("create", "configmaps")
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    assert 'cannot create resource "configmaps"' in lab.runtime.held()[B].message
+
+
+async def test_runs_sent_to_a_cluster_that_is_away_are_given_back_once_it_has_said_so(
+    lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_AWAY_SECONDS", 0.5)
+    await kube.stop()
+    await eventually(lambda: not lab.kubernetes.lease.is_valid(), "the lease has run out")
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    assert "has not answered" in (await lab.runtime.capacity()).closed
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    assert lab.runtime.held()[A].state is RunState.PREEMPTED
+    await kube.start()
+    await eventually(lab.kubernetes.lease.is_valid, "the lease is renewed")
+
+
+async def test_without_its_namespace_a_cluster_is_closed(lab: KubeLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.api.call("DELETE", NAMESPACES.path(None, NAMESPACE))
+    over = await until_over(lab, A)
+    assert over.state is RunState.PREEMPTED
+    with pytest.raises(RuntimeAwayError):
+        await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    assert "there is no namespace jobs" in (await lab.runtime.capacity()).closed
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    assert lab.runtime.held()[B].state is RunState.PREEMPTED
+
+
+# -- watching
+
+
+async def test_a_permission_given_back_opens_the_cluster_again_at_once(
+    lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_WHEN_REFUSED", 0.05)
+    monkeypatch.setattr(watch, "_SLEEP_WHEN_REFUSED", 0.05)
+    kube.deny("watch", "configmaps")
+    kube.end_watches()
+
+    async def closed() -> str:
+        return (await lab.runtime.capacity()).closed
+
+    for _ in range(200):
+        if "configmaps" in await closed():
+            break
+        await asyncio.sleep(0.05)
+    assert "configmaps" in await closed()
+    kube.allow("watch", "configmaps")
+    for _ in range(200):
+        if not await closed():
+            break
+        await asyncio.sleep(0.05)
+    assert not await closed()
+
+
+async def test_changes_are_seen_after_a_watch_has_lost_its_place(
+    lab: KubeLab, kube: FakeKube, nodes: FakeNodes
+) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(WAITS_FOR_GATE, count=2)))
+    await lab.runtime.start(start_run(lab, B, Part(RUNS, count=2), memberFailure=RESTART_MEMBER))
+    await until_state(lab, A, RunState.RUNNING)
+    await until_state(lab, B, RunState.RUNNING)
+    await kube.stop()
+    lab.open_gate(A)
+    await asyncio.sleep(0.3)
+    kube.expire_history()
+    await kube.start()
+    assert (await until_over(lab, A)).state is RunState.SUCCEEDED
+    await delete_pod(lab, f"{B}-worker-1")
+    await eventually(lambda: starts(nodes, f"{B}-worker-1") == 2, "the member has come again")
+    assert starts(nodes, f"{B}-worker-0") == 1
+
+
+# -- an agent that starts anew
+
+
+async def test_members_of_ones_own_do_not_fill_the_quota_that_a_run_is_measured_by(
+    lab: KubeLab, kube: FakeKube, nodes: FakeNodes
+) -> None:
+    kube.verbs.create(QUOTAS, NAMESPACE, {"metadata": {"name": "team"}, "spec": {"hard": {"pods": "3"}}})
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=3), memberFailure=RESTART_MEMBER))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.restart()
+    await delete_pod(lab, f"{A}-worker-1")
+    await eventually(lambda: starts(nodes, f"{A}-worker-1") == 2, "the member has come again")
+    assert lab.runtime.held()[A].state is RunState.RUNNING
+
+
+async def test_a_gang_whose_creation_was_not_noted_is_still_known_to_be_whole(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.kubernetes.close()
+    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"data": {"progress": "{}"}})  # as one that was killed leaves it
+    await lab.restart()
+    await until_state(lab, A, RunState.RUNNING)
+    await delete_pod(lab, f"{A}-worker-1", grace=0)
+    assert (await until_over(lab, A)).state is RunState.PREEMPTED
+    assert starts(nodes, f"{A}-worker-1") == 1
+
+
+async def test_pods_that_nothing_owns_any_more_are_deleted(
+    lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await lab.runtime.start(start_run(lab, B, Part(RUNS)))
+    await until_state(lab, A, RunState.RUNNING)
+    await until_state(lab, B, RunState.RUNNING)
+    await lab.kubernetes.close()
+    await lab.api.call("DELETE", CONFIG_MAPS.path(NAMESPACE, A), body={"propagationPolicy": "Orphan"})
+    assert lab.living(A) == 2
+    monkeypatch.setattr(orphans, "_PATIENCE", 0.3)
+    await lab.restart()
+    await eventually(lambda: lab.living(A) == 0, "the pods without a record are gone")
+    assert lab.living(B) == 1
+    assert set(lab.runtime.held()) == {B}
+
+
+async def test_a_run_whose_record_somebody_deleted_ends_and_leaves_nothing(lab: KubeLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.api.delete(CONFIG_MAPS, NAMESPACE, A)
+    over = await until_over(lab, A)
+    assert over.state is RunState.PREEMPTED
+    assert lab.living(A) == 0
+    await lab.runtime.forget(A)
+    for resource in (PODS, SERVICES, CONFIG_MAPS):
+        assert not (await lab.api.call("GET", resource.path(NAMESPACE)))["items"]
+
+
+async def test_a_record_that_somebody_spoilt_ends_its_run(lab: KubeLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"data": {"start": "spoilt"}})
+    await lab.runtime.stop(stop_run(A))
+    assert (await until_over(lab, A)).state in (RunState.PREEMPTED, RunState.CANCELLED)
+    assert lab.living(A) == 0
+
+
+async def test_a_late_sight_of_an_earlier_pod_does_not_hide_the_one_that_came_after_it(lab: KubeLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await until(lab, A, lambda status: status.state is RunState.RUNNING)
+    book = lab.kubernetes._books[A]
+    now = book.pods["worker", 0]
+    assert not book.note(replace(now, uid="earlier", version=now.version - 1))
+    assert book.pods["worker", 0] is now
+    assert book.note(replace(now, uid="later", version=now.version + 1))
+
+
+# -- gates
+
+
+@pytest.fixture
+async def racks(kube: FakeKube) -> AsyncIterator[tuple[KubeLab, FakeNodes]]:
+    """Two racks of two nodes: two places in the first, which fit a single member best, and four in the second."""
+    nodes = FakeNodes(kube)
+    for number in range(4):
+        has = {"cpu": "1", "pods": "5"} if number < 2 else {"cpu": "2", "pods": "110"}
+        nodes.add_node(f"node-{number}", {"memory": "8Gi", **has}, {RACK: f"rack-{number // 2}"})
+    capacity = {"levels": [{"level": "rack", "label": RACK}]}
+    lab = KubeLab(plain_access(kube.url), NAMESPACE, living=lambda _: 0, open_gate=nodes.open_gate, capacity=capacity)
+    await lab.open()
+    yield lab, nodes
+    await lab.close()
+    nodes.close()
+
+
+def racks_of(lab: KubeLab, run: str) -> set[str]:
+    return {f"rack-{int(one.node.removeprefix('node-')) // 2}" for one in lab.runtime.held()[run].members if one.node}
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_gang_whose_gates_were_not_all_opened_stays_in_one_rack(
+    racks: tuple[KubeLab, FakeNodes], kube: FakeKube, failures: int
+) -> None:
+    lab, _ = racks
+    kube.fail_next("patch", "pods", 500, failures)
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, count=3, cpu="1"), topology={"required": "rack"}))
+    await until_state(lab, A, RunState.RUNNING)
+    assert len(racks_of(lab, A)) == 1
+
+
+async def test_a_gang_in_a_rack_grows_there(racks: tuple[KubeLab, FakeNodes]) -> None:
+    lab, _ = racks
+    await lab.runtime.start(
+        start_run(lab, A, Part(RUNS, count=3, of_role={"minReplicas": 3}, cpu="1"), topology={"required": "rack"})
+    )
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.runtime.resize(resize_run(A, 4))
+    await until(lab, A, is_at(4))
+    assert len(racks_of(lab, A)) == 1

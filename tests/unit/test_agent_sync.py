@@ -1,0 +1,89 @@
+"""What the agent's loop says again, and what it does not conclude too early."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
+from tests.waiting import eventually
+from trainmaster.agent import sync
+from trainmaster.agent.runtime.port import RuntimeAwayError
+from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster.agent.sync import Agent
+from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StopRun, SyncAnswer, SyncRequest
+from trainmaster.protocol.errors import UnreachableError
+from trainmaster.protocol.states import StopCause
+
+RUN = order(1).run
+
+
+class Away(SimulatedRuntime):
+    """Does not know yet whether it holds a run, and says of its cluster that it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(CLUSTER)
+        self.is_unsure = True
+        self.closed = ""
+
+    async def stop(self, stop: StopRun) -> None:
+        if self.is_unsure:
+            raise RuntimeAwayError("whether it was recorded is not known")
+        await super().stop(stop)
+
+    async def capacity(self) -> CapacityReport:
+        return (await super().capacity()).model_copy(update={"closed": self.closed})
+
+
+class Stopping(ScriptedDispatcher):
+    """Wants a run stopped that it has not heard of, and loses the first report of a closed cluster."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None)
+        self.lost = 0
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        if request.capacity is not None and request.capacity.closed and not self.lost:
+            self.lost += 1
+            raise UnreachableError("cut off")
+        return await super().sync(request)
+
+    async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer:
+        await asyncio.sleep(0.05)
+        stop = StopRun(run=RUN, generation=2, cause=StopCause.CANCEL, grace_seconds=1)
+        return DesiredAnswer(version=1, stop=(stop,) if after < 1 else ())
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Away]:
+    runtime = Away()
+    await runtime.open()
+    yield runtime
+    await runtime.close()
+
+
+async def test_capacity_that_did_not_arrive_is_said_again_and_a_run_is_called_off_only_for_certain(
+    runtime: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "_CAPACITY_SECONDS", 0.1)
+    dispatcher, stop = Stopping(), asyncio.Event()
+    task = asyncio.create_task(Agent(dispatcher, runtime, lease_hint=LEASE).run(stop))
+
+    async def told_closed() -> bool:
+        return any(request.capacity is not None and request.capacity.closed for request in dispatcher.syncs)
+
+    async def heard() -> bool:
+        return bool(dispatcher.syncs)
+
+    try:
+        await eventually(heard)
+        runtime.closed = "the API server does not answer"
+        await eventually(told_closed)
+        assert dispatcher.lost == 1
+        await asyncio.sleep(0.5)
+        assert RUN not in dispatcher.told, "it may be held after all"
+        runtime.is_unsure = False
+        await dispatcher.until_told(RUN)
+    finally:
+        stop.set()
+        await task

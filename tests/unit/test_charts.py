@@ -1,0 +1,719 @@
+"""The Helm charts: what their schemas take and refuse, and, where there is a `helm`, what they render.
+
+`helm` is looked for on PATH and in KUBEBUILDER_ASSETS. Without one, the tests of what is rendered are skipped.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from jsonschema import Draft7Validator
+from typer.main import get_command
+
+from tests.compose_file import ROOT
+from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.cli import processes
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.pod_security import RESTRICTED, read_pod
+from trainmaster.protocol.untrusted import Node
+
+Object = dict[str, Any]
+
+CHARTS = ROOT / "deploy/charts"
+HELM = shutil.which(
+    "helm", path=os.pathsep.join([os.environ.get("PATH", ""), os.environ.get("KUBEBUILDER_ASSETS", "")])
+)
+
+TOKEN = "tmk_0123456789abcdefghijklmnop"
+AGENT: Object = {"cluster": "east", "url": "https://trainmaster.example.com", "joinToken": TOKEN}
+BUNDLED: Object = {"postgresql": {"bundled": True}, "redis": {"bundled": True}}
+URLS: Object = {"postgresql": {"url": "postgresql://u:p@db/tm"}, "redis": {"url": "redis://cache/0"}}
+SECRETS: Object = {
+    "postgresql": {"existingSecret": {"name": "db", "key": "url"}},
+    "redis": {"existingSecret": {"name": "cache", "key": "url"}},
+    "webhooks": {"existingSecret": {"name": "hooks", "key": "secret"}},
+    "adminKey": {"existingSecret": {"name": "admin", "key": "key"}},
+}
+EVERYTHING: Object = {
+    **URLS,
+    "tenants": [{"kind": "PriorityClass", "name": "batch", "value": 100}, {"kind": "Queue", "path": "default"}],
+    "settings": {"TRAINMASTER_LARGEST_BODY_BYTES": 33554432, "TRAINMASTER_WEBHOOK_ALLOW_HTTP": True},
+    "webhooks": {"secret": "0123456789abcdef"},
+    "api": {"autoscaling": {"enabled": True}},
+    "ingress": {"enabled": True, "host": "tm.example.com", "tlsSecret": "tls", "className": "nginx"},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "grafana": {"dashboard": "{}"},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"operator": "Exists"}],
+    "imagePullSecrets": [{"name": "registry"}],
+}
+AGENT_EVERYTHING: Object = {
+    "cluster": "east",
+    "url": "http://trainmaster.example.com:8470/base",
+    "existingSecret": {"name": "key-of-east", "key": "token"},
+    "jobNamespaces": ["jobs-a", "jobs-b"],
+    "checkpoint": {"enabled": True},
+    "config": {
+        "namespaces": [{"queue": "research", "namespace": "jobs-b"}, {"queue": "teams", "namespace": "jobs-{last}"}],
+        "placement": {"scheduler": "volcano"},
+        "capacity": {"levels": [{"level": "zone", "label": "topology.kubernetes.io/zone"}]},
+        "lease": {"duration": "15s"},
+    },
+    "serviceMonitor": {"enabled": True},
+    "caCertificates": {"configMap": "ca"},
+    "priorityClassName": "system-cluster-critical",
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "networkPolicy": {"apiServerCidrs": ["10.0.0.1/32"], "extraEgress": [{"ports": [{"port": 3128}]}]},
+}
+CASES: list[tuple[str, Object]] = [
+    ("agent", AGENT),
+    ("agent", AGENT_EVERYTHING),
+    ("dispatcher", BUNDLED),
+    ("dispatcher", URLS),
+    ("dispatcher", SECRETS),
+    ("dispatcher", EVERYTHING),
+]
+IDS = ["agent", "agent-everything", "bundled", "urls", "secrets", "everything"]
+
+each_chart = pytest.mark.parametrize("chart", ["agent", "dispatcher"])
+each_case = pytest.mark.parametrize(("chart", "values"), CASES, ids=IDS)
+
+
+# --- values and their schemas
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def read_yaml(chart: str, name: str) -> Object:
+    value: Object = yaml.safe_load((CHARTS / chart / name).read_text())
+    return value
+
+
+def schema(chart: str) -> Draft7Validator:
+    document = json.loads((CHARTS / chart / "values.schema.json").read_text())
+    Draft7Validator.check_schema(document)
+    return Draft7Validator(document)
+
+
+def mistakes(chart: str, given: Object) -> list[str]:
+    """What the schema refuses in the chart's values with those given: paths, and messages of every level."""
+    found = list(schema(chart).iter_errors(merged(read_yaml(chart, "values.yaml"), given)))
+    found += [below for error in found for below in error.context or ()]
+    return [f"{error.json_path}: {error.message}" for error in found]
+
+
+@each_case
+def test_the_schema_takes_what_is_right(chart: str, values: Object) -> None:
+    assert mistakes(chart, values) == []
+
+
+def test_an_agent_needs_to_know_where_who_and_with_which_key() -> None:
+    told = "\n".join(mistakes("agent", {}))
+    for name in ("url", "cluster", "joinToken", "existingSecret"):
+        assert f"'{name}' is a required property" in told
+
+
+def test_a_dispatcher_needs_its_stores() -> None:
+    told = mistakes("dispatcher", {})
+    assert {line.partition(":")[0] for line in told} >= {"$.postgresql", "$.redis"}
+
+
+@pytest.mark.parametrize(
+    ("chart", "change", "path"),
+    [
+        ("agent", {"existingSecret": {"name": "key"}}, "$"),
+        ("agent", {"joinToken": "secret"}, "$.joinToken"),
+        ("agent", {"url": "trainmaster.example.com"}, "$.url"),
+        ("agent", {"cluster": "East_1"}, "$.cluster"),
+        ("agent", {"jobNamespaces": []}, "$.jobNamespaces"),
+        ("agent", {"jobNamespaces": ["kube-system"]}, "$.jobNamespaces[0]"),
+        ("agent", {"schedulers": ["slurm"]}, "$.schedulers[0]"),
+        ("agent", {"config": {"cluster": "other"}}, "$.config"),
+        ("agent", {"config": {"lease": {"name": "other"}}}, "$.config.lease"),
+        ("agent", {"config": {"placement": {"priorityClass": "other"}}}, "$.config.placement"),
+        ("agent", {"priorityClass": {"name": "system-jobs"}}, "$.priorityClass.name"),
+        ("agent", {"replicas": 0}, "$.replicas"),
+        ("agent", {"resources": {"requests": {"cpu": None}}}, "$.resources.requests.cpu"),
+        ("agent", {"podLabels": {"app.kubernetes.io/name": "x"}}, "$.podLabels"),
+        ("agent", {"replicaCount": 2}, "$"),
+        ("dispatcher", {"postgresql": {"bundled": True}}, "$.postgresql"),
+        ("dispatcher", {"postgresql": {"url": "mysql://db/tm"}}, "$.postgresql.url"),
+        ("dispatcher", {"redis": {"existingSecret": {"name": "cache"}}}, "$.redis"),
+        ("dispatcher", {"settings": {"DATABASE_URL": "x"}}, "$.settings"),
+        ("dispatcher", {"settings": {"TRAINMASTER_WEBHOOK_SECRET": "x"}}, "$.settings"),
+        ("dispatcher", {"tenants": [{"kind": "Cluster", "name": "east"}]}, "$.tenants[0].kind"),
+        ("dispatcher", {"webhooks": {"secret": "short"}}, "$.webhooks.secret"),
+        ("dispatcher", {"ingress": {"enabled": True}}, "$.ingress.host"),
+        ("dispatcher", {"api": {"replicas": 0}}, "$.api.replicas"),
+        ("dispatcher", {"api": {"replica": 1}}, "$.api"),
+    ],
+)
+def test_the_schema_refuses_mistakes(chart: str, change: Object, path: str) -> None:
+    told = mistakes(chart, merged(AGENT if chart == "agent" else URLS, change))
+    assert path in {line.partition(":")[0] for line in told}, told
+
+
+@each_chart
+def test_a_chart_has_the_version_of_the_project(chart: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    about = read_yaml(chart, "Chart.yaml")
+    assert about["appVersion"] == about["version"] == project["version"]
+
+
+@each_chart
+def test_the_readme_explains_every_value(chart: str) -> None:
+    readme = (CHARTS / chart / "README.md").read_text()
+    known = json.loads((CHARTS / chart / "values.schema.json").read_text())["properties"].keys() - {"global"}
+    assert [name for name in sorted(known) if not re.search(rf"^\| `{name}\b", readme, re.MULTILINE)] == []
+
+
+# --- templates as text
+
+
+def templates(chart: str) -> Iterator[Path]:
+    return (path for path in sorted((CHARTS / chart / "templates").iterdir()) if path.is_file())
+
+
+@each_chart
+def test_templates_are_balanced(chart: str) -> None:
+    for path in templates(chart):
+        text = path.read_text()
+        actions = re.findall(r"\{\{-?\s*(.*?)\s*-?\}\}", text, re.DOTALL)
+        assert text.count("{{") == len(actions), path
+        words = [action.split(maxsplit=1)[0] for action in actions]
+        opened = sum(word in ("if", "range", "with", "define") for word in words)
+        assert opened == words.count("end"), path
+
+
+def rules(name: str) -> list[tuple[str, str, str]]:
+    """Of each rule in a template: its reason, its resource with group, and its verbs."""
+    found = []
+    lines = (CHARTS / "agent/templates" / name).read_text().splitlines()
+    for at, line in enumerate(lines):
+        group = re.fullmatch(r"  - apiGroups: \[(.*)\]", line)
+        if group is None:
+            continue
+        reason = lines[at - 1].strip().removeprefix("# ") if lines[at - 1].strip().startswith("# ") else ""
+        fields = dict(re.findall(r"^\s+(\w+): \[(.*)\]$", "\n".join(lines[at + 1 : at + 4]), re.MULTILINE))
+        resource = ".".join(filter(None, (fields["resources"], group[1].strip('"'))))
+        found.append((reason, resource, fields["verbs"]))
+    return found
+
+
+ROLES = ("clusterrole.yaml", "role-jobs.yaml", "role-lease.yaml")
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_every_permission_says_why(name: str) -> None:
+    assert len(rules(name)) > 1
+    for reason, resource, _ in rules(name):
+        assert len(reason) > 20, resource
+        assert reason.endswith("."), reason
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_the_page_of_permissions_lists_every_verb(name: str) -> None:
+    page = (ROOT / "docs/reference/agent-permissions.md").read_text()
+    for _, resource, verbs in rules(name):
+        assert re.search(rf"^\| `{re.escape(resource)}`[^|]*\| {verbs} \| .{{10,}} \|$", page, re.MULTILINE), resource
+
+
+# --- what is rendered
+
+
+def helm(*arguments: str, values: Object | None = None) -> "subprocess.CompletedProcess[str]":
+    if HELM is None:
+        pytest.skip("no helm on PATH or in KUBEBUILDER_ASSETS: charts are not rendered")
+    words = [HELM, *arguments, *(["--values", "/dev/stdin"] if values is not None else [])]
+    return subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, timeout=60, check=False)
+
+
+@cache
+def _rendered(chart: str, values: str) -> str:
+    done = helm("template", "tm", str(CHARTS / chart), "--namespace", "here", values=json.loads(values))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rendered(chart: str, values: Object) -> list[Object]:
+    text = _rendered(chart, json.dumps(values))
+    return [document for document in yaml.safe_load_all(text) if document is not None]
+
+
+def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def workloads(objects: list[Object]) -> dict[str, Object]:
+    """Pod templates by the name of what makes them."""
+    kinds = ("Deployment", "StatefulSet", "Job")
+    return {name: one["spec"]["template"] for kind in kinds for name, one in of_kind(objects, kind).items()}
+
+
+def containers(template: Object) -> list[Object]:
+    spec = template["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    wanted: bool = selector.get("matchLabels", {}).items() <= labels.items()
+    for expression in selector.get("matchExpressions", ()):
+        assert expression["operator"] == "In"
+        wanted = wanted and labels.get(expression["key"]) in expression["values"]
+    return wanted
+
+
+def selected(objects: list[Object], selector: Object) -> set[str]:
+    return {name for name, pod in workloads(objects).items() if selects(selector, pod["metadata"]["labels"])}
+
+
+@each_case
+def test_helm_finds_nothing_wrong(chart: str, values: Object) -> None:
+    done = helm("lint", "--strict", str(CHARTS / chart), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_case
+def test_objects_are_whole_and_named_once(chart: str, values: Object) -> None:
+    objects = rendered(chart, values)
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    for one in objects:
+        assert one["apiVersion"], one
+        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "tm"
+
+
+@each_case
+def test_every_pod_meets_the_level_restricted(chart: str, values: Object) -> None:
+    for name, template in workloads(rendered(chart, values)).items():
+        found: list[Mistake] = []
+        pod = read_pod(Node(template, "", found))
+        for control in RESTRICTED:
+            control(pod)
+        assert found == [], name
+        for container in containers(template):
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+
+
+@each_case
+def test_containers_ask_for_what_they_need_and_can_be_looked_after(chart: str, values: Object) -> None:
+    objects = rendered(chart, values)
+    jobs = of_kind(objects, "Job")
+    for name, template in workloads(objects).items():
+        for container in containers(template):
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}, name
+            assert "memory" in container["resources"]["limits"], name
+        for container in template["spec"]["containers"] if name not in jobs else ():
+            assert container.keys() >= {"livenessProbe", "readinessProbe", "ports"}, name
+            ports = {port["name"] for port in container["ports"]}
+            probes = [probe for key, probe in container.items() if key.endswith("Probe") and "httpGet" in probe]
+            assert {probe["httpGet"]["port"] for probe in probes} <= ports
+        mounted = {mount["name"] for one in containers(template) for mount in one.get("volumeMounts", ())}
+        assert {volume["name"] for volume in template["spec"]["volumes"]} <= mounted
+
+
+@each_case
+def test_only_the_agent_holds_a_token_of_the_cluster(chart: str, values: Object) -> None:
+    for template in workloads(rendered(chart, values)).values():
+        assert template["spec"]["automountServiceAccountToken"] is (chart == "agent")
+
+
+@each_case
+def test_a_disruption_budget_is_of_one_workload_and_never_holds_up_a_drain(chart: str, values: Object) -> None:
+    objects = rendered(chart, values)
+    budgets = of_kind(objects, "PodDisruptionBudget")
+    assert budgets
+    for name, budget in budgets.items():
+        assert selected(objects, budget["spec"]["selector"]) == {name}
+        assert budget["spec"]["maxUnavailable"] == 1
+
+
+@each_case
+def test_services_and_policies_name_ports_that_their_pods_have(chart: str, values: Object) -> None:
+    objects = rendered(chart, values)
+    pods = workloads(objects)
+
+    def ports(names: set[str]) -> Iterator[set[str]]:
+        assert names
+        for name in names:
+            yield {port["name"] for one in containers(pods[name]) for port in one.get("ports", ())}
+
+    for service in of_kind(objects, "Service").values():
+        asked = {port["targetPort"] for port in service["spec"]["ports"]}
+        for having in ports(selected(objects, {"matchLabels": service["spec"]["selector"]})):
+            assert asked <= having
+    for policy in of_kind(objects, "NetworkPolicy").values():
+        asked = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
+        for having in ports(selected(objects, policy["spec"]["podSelector"])):
+            assert {port for port in asked if isinstance(port, str)} <= having
+
+
+@each_case
+def test_every_pod_is_behind_a_policy_for_both_ways(chart: str, values: Object) -> None:
+    objects = rendered(chart, values)
+    for name, template in workloads(objects).items():
+        ways = {
+            way
+            for policy in of_kind(objects, "NetworkPolicy").values()
+            if selects(policy["spec"]["podSelector"], template["metadata"]["labels"])
+            for way in policy["spec"]["policyTypes"]
+        }
+        assert ways == {"Ingress", "Egress"}, name
+
+
+@each_chart
+def test_policies_and_budgets_can_be_left_out(chart: str) -> None:
+    off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
+    kinds = {one["kind"] for one in rendered(chart, {**(AGENT if chart == "agent" else BUNDLED), **off})}
+    assert not kinds & {"NetworkPolicy", "PodDisruptionBudget"}
+
+
+@pytest.mark.parametrize("chart", ["agent", "dispatcher"])
+def test_helm_says_what_is_missing(chart: str) -> None:
+    done = helm("template", "tm", str(CHARTS / chart))
+    assert done.returncode != 0
+    for name in ("url", "cluster", "joinToken") if chart == "agent" else ("/postgresql", "/redis", "url"):
+        assert f"'{name}'" in done.stderr
+
+
+# --- the agent's chart
+
+
+READ = ["get", "list", "watch"]
+GROUP = [*READ, "create", "patch", "delete"]
+NAME = "tm-trainmaster-agent"
+FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
+FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ), ("resource.k8s.io", "resourceslices", READ)]
+IN_JOB_NAMESPACES = [
+    ("", "configmaps", [*READ, "create", "update", "patch", "delete"]),
+    ("", "pods", ["create", "patch", "delete", "deletecollection"]),
+    ("", "pods/log", ["get"]),
+    ("", "services", ["get", "list", "create", "delete"]),
+    ("", "resourcequotas", READ),
+]
+BY_SCHEDULER: dict[str, tuple[list[tuple[str, str, list[str]]], list[tuple[str, str, list[str]]]]] = {
+    "native": ([], [("scheduling.k8s.io", "podgroups", GROUP)]),
+    "volcano": ([("topology.volcano.sh", "hypernodes", READ)], [("scheduling.volcano.sh", "podgroups", GROUP)]),
+    "kai": ([("kai.scheduler", "topologies", READ)], [("scheduling.run.ai", "podgroups", GROUP)]),
+    "coscheduling": ([], [("scheduling.x-k8s.io", "podgroups", GROUP)]),
+    "kueue": (
+        [("kueue.x-k8s.io", "topologies", READ)],
+        [("kueue.x-k8s.io", "workloads", [*READ, "delete"]), ("kueue.x-k8s.io", "localqueues", ["get", "list"])],
+    ),
+    "yunikorn": ([], []),
+}
+
+
+def granted(role: Object) -> list[tuple[str, str, list[str]]]:
+    return [(rule["apiGroups"][0], rule["resources"][0], rule["verbs"]) for rule in role["rules"]]
+
+
+def written(values: Object) -> Object:
+    """agent.yaml."""
+    value: Object = yaml.safe_load(of_kind(rendered("agent", values), "ConfigMap")[NAME]["data"]["agent.yaml"])
+    return value
+
+
+def roles(values: Object) -> dict[tuple[str | None, str], Object]:
+    return {
+        (one["metadata"].get("namespace"), one["metadata"]["name"]): one
+        for one in rendered("agent", values)
+        if one["kind"] in ("ClusterRole", "Role")
+    }
+
+
+@pytest.mark.parametrize("enabled", [[], ["auto"], *([name] for name in BY_SCHEDULER), ["kai", "kueue"]], ids=str)
+def test_the_agent_is_granted_exactly_what_its_schedulers_need(enabled: list[str]) -> None:
+    found = roles({**AGENT, "schedulers": enabled})
+    names = [name for name in BY_SCHEDULER if name in enabled or "auto" in enabled]
+    everywhere = FOR_ALL + [rule for name in names for rule in BY_SCHEDULER[name][0]]
+    in_jobs = IN_JOB_NAMESPACES + [rule for name in names for rule in BY_SCHEDULER[name][1]]
+    assert sorted(granted(found.pop((None, NAME)))) == sorted(everywhere)
+    assert sorted(granted(found.pop(("trainmaster-jobs", NAME)))) == sorted(in_jobs)
+    lease = found.pop(("here", f"{NAME}-lease"))
+    assert granted(lease) == [
+        ("coordination.k8s.io", "leases", ["create", "list", "watch"]),
+        ("coordination.k8s.io", "leases", ["get", "update", "patch"]),
+    ]
+    assert lease["rules"][1]["resourceNames"] == [NAME]
+    assert found == {}
+
+
+@pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
+def test_the_agent_sees_no_secret_and_has_no_wildcard(values: Object) -> None:
+    for role in roles(values).values():
+        for rule in role["rules"]:
+            assert not {"secrets", "serviceaccounts/token"} & set(rule["resources"])
+            assert not any("*" in item for key in ("apiGroups", "resources", "verbs") for item in rule[key])
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+def test_the_agent_may_write_in_each_job_namespace_and_nowhere_else() -> None:
+    objects = rendered("agent", AGENT_EVERYTHING)
+    bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects if one["kind"] == "RoleBinding"}
+    assert bound == {("jobs-a", NAME), ("jobs-b", NAME), ("here", f"{NAME}-lease")}
+    (everywhere,) = (role for (namespace, _), role in roles(AGENT_EVERYTHING).items() if namespace is None)
+    assert all(set(rule["verbs"]) <= set(READ) for rule in everywhere["rules"])
+    assert [rule["resourceNames"] for rule in everywhere["rules"] if rule["resources"] == ["namespaces"]] == [
+        ["jobs-a", "jobs-b"]
+    ]
+    for one in objects:
+        if one["kind"].endswith("RoleBinding"):
+            assert [(who["name"], who["namespace"]) for who in one["subjects"]] == [(NAME, "here")]
+
+
+def test_exec_is_granted_only_for_checkpoints() -> None:
+    def has_exec(values: Object) -> bool:
+        return any(rule[1] == "pods/exec" for role in roles(values).values() for rule in granted(role))
+
+    assert not has_exec(AGENT)
+    assert has_exec({**AGENT, "checkpoint": {"enabled": True}})
+
+
+def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
+    spaces = of_kind(rendered("agent", AGENT_EVERYTHING), "Namespace")
+    assert spaces.keys() == {"jobs-a", "jobs-b"}
+    for space in spaces.values():
+        assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert space["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert not of_kind(rendered("agent", {**AGENT, "createNamespaces": False}), "Namespace")
+
+
+def test_jobs_do_not_share_the_agents_namespace() -> None:
+    done = helm("template", "tm", str(CHARTS / "agent"), "--namespace", "trainmaster-jobs", values=AGENT)
+    assert done.returncode != 0
+    assert "use another one" in done.stderr
+
+
+@pytest.mark.parametrize("config", [{"namespace": "other"}, {"namespaces": [{"queue": "a", "namespace": "other"}]}])
+def test_runs_are_sent_only_where_the_agent_may_create_them(config: Object) -> None:
+    done = helm("template", "tm", str(CHARTS / "agent"), values={**AGENT, "config": config})
+    assert done.returncode != 0
+    assert "add it to jobNamespaces" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("enabled", "config", "used"),
+    [
+        (["auto"], {}, "auto"),
+        (["yunikorn"], {}, "yunikorn"),
+        (["kai", "native"], {}, "auto"),
+        ([], {}, "gates"),
+        (["volcano"], {"scheduler": "gates"}, "gates"),
+        (["auto"], {"scheduler": "coscheduling"}, "coscheduling"),
+        (["volcano"], {"scheduler": "kai"}, None),
+    ],
+    ids=str,
+)
+def test_the_agent_uses_a_scheduler_whose_objects_it_may_use(
+    enabled: list[str], config: Object, used: str | None
+) -> None:
+    values = {**AGENT, "schedulers": enabled, "config": {"placement": config}}
+    if used is None:
+        assert "add it to schedulers" in helm("template", "tm", str(CHARTS / "agent"), values=values).stderr
+    else:
+        assert written(values)["placement"]["scheduler"] == used
+
+
+@pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
+def test_the_agent_understands_what_it_is_told(values: Object) -> None:
+    told = KubernetesCluster.model_validate(written(values))
+    assert told.namespace == values.get("jobNamespaces", ["trainmaster-jobs"])[0]
+
+
+def test_the_class_of_job_pods_never_preempts() -> None:
+    (one,) = of_kind(rendered("agent", AGENT), "PriorityClass").values()
+    assert one["metadata"]["name"] == "trainmaster"
+    assert (one["value"], one["preemptionPolicy"], one["globalDefault"]) == (0, "Never", False)
+    assert not of_kind(rendered("agent", {**AGENT, "priorityClass": {"create": False}}), "PriorityClass")
+
+
+def test_the_agent_is_told_what_the_chart_knows_and_what_the_owner_adds() -> None:
+    objects = rendered("agent", AGENT_EVERYTHING)
+    assert written(AGENT_EVERYTHING) == {
+        **AGENT_EVERYTHING["config"],
+        "cluster": "east",
+        "jobNamespaces": ["jobs-a", "jobs-b"],
+        "namespace": "jobs-a",
+        "placement": {"scheduler": "volcano", "priorityClass": "trainmaster"},
+        "lease": {"namespace": "here", "name": NAME, "duration": "15s"},
+        "checkpoint": True,
+    }
+    (container,) = workloads(objects)[NAME]["spec"]["containers"]
+    assert container["args"] == [
+        *("agent", "run", "--kubernetes", "/etc/trainmaster/agent.yaml"),
+        *("--url", "http://trainmaster.example.com:8470/base"),
+        *("--key-file", "/etc/trainmaster-key/key", "--metrics-port", "9470"),
+    ]
+
+
+def test_the_key_is_a_secret_of_the_chart_or_of_the_owner() -> None:
+    made = of_kind(rendered("agent", AGENT), "Secret")
+    assert base64.b64decode(made[f"{NAME}-key"]["data"]["key"]).decode() == TOKEN
+    assert not of_kind(rendered("agent", AGENT_EVERYTHING), "Secret")
+    for values, name, key in ((AGENT, f"{NAME}-key", "key"), (AGENT_EVERYTHING, "key-of-east", "token")):
+        volumes = workloads(rendered("agent", values))[NAME]["spec"]["volumes"]
+        (secret,) = (volume["secret"] for volume in volumes if "secret" in volume)
+        assert (secret["secretName"], secret["items"]) == (name, [{"key": key, "path": "key"}])
+
+
+def test_a_new_key_or_configuration_starts_new_pods() -> None:
+    def notes(values: Object) -> Object:
+        found: Object = workloads(rendered("agent", values))[NAME]["metadata"]["annotations"]
+        return found
+
+    assert notes(AGENT) != notes({**AGENT, "joinToken": f"{TOKEN}2"})
+    assert notes(AGENT) != notes({**AGENT, "config": {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("https://tm.example.com", 443), ("http://tm.example.com/x", 80), ("http://[fd00::1]:8470", 8470)]
+)
+def test_the_agent_reaches_dns_the_api_server_and_its_dispatcher(url: str, port: int) -> None:
+    (policy,) = of_kind(rendered("agent", {**AGENT, "url": url}), "NetworkPolicy").values()
+    assert [{one["port"] for one in rule["ports"]} for rule in policy["spec"]["egress"]] == [{53}, {443, 6443}, {port}]
+
+
+# --- the dispatcher's chart
+
+
+PROCESSES = {"api", "scheduler", "worker", "beat"}
+
+
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[2:])
+def test_every_process_is_started_with_options_that_it_has(values: Object) -> None:
+    app = typer.Typer()
+    processes.register(app)
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # a group has them
+    started = set()
+    for template in workloads(rendered("dispatcher", values)).values():
+        for container in containers(template):
+            words = list(container["args"])
+            if container["image"].startswith(("postgres:", "redis:")):
+                continue
+            command = commands[words.pop(0)]
+            while hasattr(command, "commands"):
+                command = command.commands[words.pop(0)]
+            command.make_context(command.name, words)
+            started.add(command.name)
+    assert started == {"serve", "scheduler", "worker", "beat", "migrate", "bootstrap"}
+
+
+@pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[2:])
+def test_the_schema_is_there_before_the_processes_are(values: Object) -> None:
+    objects = rendered("dispatcher", values)
+    hooks = of_kind(objects, "Job")
+    waiting = {name for name, pod in workloads(objects).items() if "initContainers" in pod["spec"]}
+    if values is BUNDLED:
+        assert hooks.keys() == {"tm-trainmaster-bootstrap"}
+        assert waiting == {f"tm-trainmaster-{name}" for name in PROCESSES | {"bootstrap"}}
+    else:
+        assert not waiting
+        annotations = hooks["tm-trainmaster-migrate"]["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+def test_a_hook_before_the_release_needs_nothing_of_the_release() -> None:
+    for values in (URLS, SECRETS, EVERYTHING):
+        objects = rendered("dispatcher", values)
+        early = {
+            name
+            for name, one in of_kind(objects, "Secret").items()
+            if one["metadata"].get("annotations", {}).get("helm.sh/hook")
+        }
+        pod = of_kind(objects, "Job")["tm-trainmaster-migrate"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        used = {item["valueFrom"]["secretKeyRef"]["name"] for item in container["env"] if "valueFrom" in item}
+        assert used == (early or {"db"})
+        assert "serviceAccountName" not in pod
+        assert "envFrom" not in container
+
+
+def test_the_admins_key_is_read_by_the_bootstrap_alone() -> None:
+    for values, name in ((BUNDLED, "tm-trainmaster-admin-key"), (SECRETS, "admin")):
+        objects = rendered("dispatcher", values)
+        holders = {who for who, pod in workloads(objects).items() if f'"{name}"' in json.dumps(pod)}
+        assert holders == {"tm-trainmaster-bootstrap"}
+        assert (name in of_kind(objects, "Secret")) is (values is BUNDLED)
+    key = of_kind(rendered("dispatcher", BUNDLED), "Secret")["tm-trainmaster-admin-key"]["data"]["key"]
+    assert re.fullmatch(rb"tmk_[A-Za-z0-9]{43}", base64.b64decode(key))
+
+
+def test_settings_reach_every_process_as_they_were_written() -> None:
+    objects = rendered("dispatcher", EVERYTHING)
+    data = of_kind(objects, "ConfigMap")["tm-trainmaster"]["data"]
+    assert data["TRAINMASTER_LARGEST_BODY_BYTES"] == "33554432"
+    assert data["TRAINMASTER_WEBHOOK_ALLOW_HTTP"] == "true"
+    assert {name.removeprefix("TRAINMASTER_").lower() for name in data} <= Settings.model_fields.keys()
+    for process in PROCESSES:
+        (container,) = workloads(objects)[f"tm-trainmaster-{process}"]["spec"]["containers"]
+        assert container["envFrom"] == [{"configMapRef": {"name": "tm-trainmaster"}}]
+        names = {item["name"] for item in container["env"]}
+        assert names >= {"DATABASE_URL", "REDIS_URL", "TRAINMASTER_WEBHOOK_SECRET"}
+
+
+def test_apis_reach_the_scheduler_that_leads() -> None:
+    objects = rendered("dispatcher", BUNDLED)
+    (container,) = workloads(objects)["tm-trainmaster-scheduler"]["spec"]["containers"]
+    settings = {item["name"]: item for item in container["env"]}
+    assert settings["TRAINMASTER_SCHEDULER_READ_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    port = int(settings["TRAINMASTER_SCHEDULER_READ_PORT"]["value"])
+    assert {"name": "questions", "containerPort": port} in container["ports"]
+    asking = of_kind(objects, "NetworkPolicy")["tm-trainmaster-api"]["spec"]["egress"]
+    assert port in {one["port"] for rule in asking for one in rule["ports"]}
+
+
+def test_bundled_stores_answer_trainmasters_pods_alone() -> None:
+    objects = rendered("dispatcher", BUNDLED)
+    for store, port in (("postgresql", 5432), ("redis", 6379)):
+        spec = of_kind(objects, "NetworkPolicy")[f"tm-trainmaster-{store}"]["spec"]
+        assert selected(objects, spec["podSelector"]) == {f"tm-trainmaster-{store}"}
+        ((rule,), egress) = spec["ingress"], spec["egress"]
+        assert (rule["ports"], egress) == ([{"port": port, "protocol": "TCP"}], [])
+        callers = {name for peer in rule["from"] for name in selected(objects, peer["podSelector"])}
+        assert callers == {f"tm-trainmaster-{name}" for name in PROCESSES | {"bootstrap"}}
+
+
+def test_metrics_are_not_passed_on_to_the_world() -> None:
+    (ingress,) = of_kind(rendered("dispatcher", EVERYTHING), "Ingress").values()
+    (rule,) = ingress["spec"]["rules"]
+    paths = {path["path"] for path in rule["http"]["paths"]}
+    assert paths == {"/v1", "/agent/v1", "/docs", "/openapi.json", "/healthz"}
+
+
+def test_an_autoscaler_takes_the_place_of_a_number() -> None:
+    objects = rendered("dispatcher", EVERYTHING)
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
+    deployment = of_kind(objects, "Deployment")[scaler["spec"]["scaleTargetRef"]["name"]]
+    assert "replicas" not in deployment["spec"]
+
+
+def test_prometheus_reads_every_process_under_the_name_that_rules_know() -> None:
+    objects = rendered("dispatcher", EVERYTHING)
+    (monitor,) = of_kind(objects, "ServiceMonitor").values()
+    read = set()
+    for service in of_kind(objects, "Service").values():
+        if selects(monitor["spec"]["selector"], service["metadata"]["labels"]):
+            read |= selected(objects, {"matchLabels": service["spec"]["selector"]})
+    assert read == {f"tm-trainmaster-{name}" for name in PROCESSES}
+    jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    components = {workloads(objects)[name]["metadata"]["labels"]["app.kubernetes.io/component"] for name in read}
+    assert {f"trainmaster-{name}" for name in components | {"agent"}} == {job["job_name"] for job in jobs}

@@ -1,0 +1,301 @@
+"""What the Kubernetes agent decides of a run: scenarios, of which each name says what has to come of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.kube.pods import PodSight, Stage
+from trainmaster.agent.placement.port import GangState
+from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
+from trainmaster.agent.runtime.kubernetes.facts import Member, facts_of
+from trainmaster.agent.runtime.kubernetes.record import Progress, Verdict
+from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+
+NOW = 1_000.0
+LIMITS = Limits(image=120, container=30, start=1800, opened=20)
+RUN = "gang-0000001-r1"
+CREATED = Progress(created=True)
+STARTED = NOW - 50
+
+
+def a_run(size: int = 3, **spec: Any) -> StartRun:
+    role = {"name": "worker", "replicas": size, "template": {"image": "sim", "resources": {"cpu": "1"}}}
+    return StartRun(
+        run=RUN,
+        job="gang-0000001",
+        queue="org/team",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec={"name": "gang", "queue": "org/team", "roles": [role], **spec},
+        sizes={"worker": size},
+        placement_timeout_seconds=600,
+    )
+
+
+def pod(index: int, stage: Stage = "running", **more: Any) -> PodSight:
+    """A member; ``uid`` is ``u`` and its index unless another is given."""
+    started = STARTED if stage in ("running", "succeeded", "failed") else None
+    placed = "" if stage in ("gated", "waiting") else "node-0"
+    fields: dict[str, Any] = {
+        "name": f"{RUN}-worker-{index}",
+        "namespace": "jobs",
+        "uid": f"u{index}",
+        "version": 1,
+        "run": RUN,
+        "role": "worker",
+        "index": index,
+        "stage": stage,
+        "node": placed,
+        "created_at": NOW - 60,
+        "started_at": started,
+        **more,
+    }
+    return PodSight(**fields)
+
+
+def pods(*sights: PodSight) -> dict[Member, PodSight]:
+    return {(one.role, one.index): one for one in sights}
+
+
+ALL_RUN = (pod(0), pod(1), pod(2))
+RESTART_MEMBER = {"memberFailure": {"action": "restartMember", "limit": 2, "backOff": "10s"}}
+RESTART_GANG = {"memberFailure": {"action": "restartGang", "limit": 2, "backOff": "10s"}}
+STOP = StopRun(run=RUN, generation=2, cause=StopCause.PREEMPT, grace_seconds=30)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is seen, and what is to come of it; what is not said of the outcome may be anything."""
+
+    seen: tuple[PodSight, ...] = ()
+    progress: Progress = field(default_factory=lambda: CREATED)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 3
+    sights: Mapping[str, Any] = field(default_factory=dict)
+    # the outcome
+    state: RunState | None = None
+    words: str = ""
+    creates: tuple[int, ...] = ()
+    removes: tuple[int, ...] = ()
+    ends: RunState | None = None
+    """The verdict that is written down."""
+    category: FailureCategory | None = None
+    written: Mapping[str, Any] | None = None
+    """Fields of the record that is to be written; None: nothing is."""
+
+
+def failed(index: int, code: int = 1, **more: Any) -> PodSight:
+    return pod(index, "failed", exit_code=code, **more)
+
+
+CASES: dict[str, Case] = {
+    # -- creating
+    "all members are created at first": Case(progress=Progress(), state=RunState.ACCEPTED, creates=(0, 1, 2)),
+    "after a crash while members were created only those that are missing are created": Case(
+        (pod(1, "waiting"),), Progress(), creates=(0, 2), state=RunState.PENDING
+    ),
+    "after a crash just behind the last creation it is written down that all are there": Case(
+        (pod(0, "waiting"), pod(1, "waiting"), pod(2, "waiting")), Progress(), written={"created": True}
+    ),
+    "of a member alone nothing is written down": Case((pod(0),), Progress(), size=1, state=RunState.RUNNING),
+    "nothing is created before the pause of a restart is over": Case(
+        progress=Progress(round=1, not_before=NOW + 5), state=RunState.PENDING
+    ),
+    "members of an earlier round have to be gone before new ones are created": Case(
+        (pod(0), pod(1), pod(2)), Progress(round=1), removes=(0, 1, 2)
+    ),
+    # -- waiting
+    "a gang of which one member has no place waits": Case(
+        (pod(0), pod(1), pod(2, "waiting", message="0/2 nodes are available")),
+        state=RunState.PENDING,
+        words="waits for room for 1 of 3 members (worker: 1 CPU each)",
+    ),
+    "a gang that may start with two runs with two": Case(
+        (pod(0), pod(1), pod(2, "waiting")), spec={"minMember": 2}, state=RunState.RUNNING
+    ),
+    "without places the run is returned when the placement time-out is over": Case(
+        (pod(0, "waiting"), pod(1, "waiting"), pod(2, "waiting")),
+        sights={"accepted_at": NOW - 601},
+        ends=RunState.RETURNED,
+    ),
+    "with places it may take longer to start": Case(
+        (pod(0, "bound"), pod(1, "bound"), pod(2, "bound")),
+        sights={"accepted_at": NOW - 601},
+        state=RunState.PENDING,
+    ),
+    "what the scheduler will never place is returned at once": Case(
+        (pod(0, "waiting"),),
+        sights={"gang": GangState(refused="no such queue")},
+        ends=RunState.RETURNED,
+        words="no such queue",
+    ),
+    # -- members taken away
+    "a member that somebody deleted ends a gang below its least as preempted": Case(
+        (pod(0), pod(2)), ends=RunState.PREEMPTED, words="preempted by the cluster: somebody deleted worker-1"
+    ),
+    "a member that is being deleted counts until its processes have ended": Case(
+        (pod(0), pod(1, deleting=True), pod(2)), state=RunState.RUNNING
+    ),
+    "a member that was deleted and has ended was taken away, whatever its exit code": Case(
+        (pod(0), failed(1, 143, deleting=True), pod(2)), ends=RunState.PREEMPTED
+    ),
+    "a member that ended well while it was deleted has succeeded": Case(
+        (pod(0), pod(1, "succeeded", deleting=True), pod(2)), state=RunState.RUNNING
+    ),
+    "a member that this agent told to go was not taken away": Case(
+        (pod(0), pod(1, deleting=True), pod(2)), sights={"ours": frozenset(("u1",))}, state=RunState.RUNNING
+    ),
+    "a deleted member that is not needed for the gang comes again": Case(
+        (pod(0), pod(2)), spec={"minMember": 2}, written={"again": {"worker-1": (NOW, "")}}
+    ),
+    "a deleted member of a role whose members restart comes again alone": Case(
+        (pod(0), pod(2)), spec=RESTART_MEMBER, written={"again": {"worker-1": (NOW, "")}, "restarts": {}}
+    ),
+    "a member to come again is created once its pod is gone": Case(
+        (pod(0), pod(2)),
+        Progress(created=True, again={"worker-1": (NOW, "u1")}, running_since=STARTED),
+        spec=RESTART_MEMBER,
+        creates=(1,),
+        state=RunState.RUNNING,
+    ),
+    "while the pod of a member to come again is there it is removed and none is created": Case(
+        (pod(0), failed(1), pod(2)),
+        Progress(created=True, again={"worker-1": (NOW, "u1")}, running_since=STARTED),
+        spec=RESTART_MEMBER,
+        removes=(1,),
+    ),
+    "a member preempted by the scheduler ends the gang as preempted": Case(
+        (pod(0), failed(1, disrupted="PreemptionByScheduler"), pod(2)), ends=RunState.PREEMPTED
+    ),
+    "a lost node fails the run by its category": Case(
+        (pod(0), failed(1, disrupted="DeletionByTaintManager"), pod(2)),
+        ends=RunState.FAILED,
+        category=FailureCategory.NODE_LOST,
+    ),
+    "a succeeded member that somebody removes later has succeeded": Case(
+        (pod(0), pod(2)), Progress(created=True, done=["worker-1"]), state=RunState.RUNNING
+    ),
+    "a node that does not take a member returns the run": Case(
+        (pod(0), pod(1, "failed", reason="OutOfcpu"), pod(2)), ends=RunState.RETURNED
+    ),
+    # -- failures
+    "a failed member fails the run": Case(
+        (pod(0), failed(1, 3), pod(2)), ends=RunState.FAILED, category=FailureCategory.EXIT, words="exit code 3"
+    ),
+    "a failed member restarts after its pause where the job says so": Case(
+        (pod(0), failed(1), pod(2)),
+        spec=RESTART_MEMBER,
+        written={"again": {"worker-1": (NOW + 10, "u1")}, "restarts": {"worker-1": 1}},
+    ),
+    "a member that has failed too often fails the run": Case(
+        (pod(0), failed(1), pod(2)),
+        Progress(created=True, restarts={"worker-1": 2}),
+        spec=RESTART_MEMBER,
+        ends=RunState.FAILED,
+    ),
+    "a failed member restarts the whole gang where the job says so": Case(
+        (pod(0), failed(1), pod(2)),
+        spec=RESTART_GANG,
+        written={"round": 1, "gang_restarts": 1, "created": False, "not_before": NOW + 10},
+    ),
+    "an image that cannot be pulled is waited for": Case(
+        (pod(0), pod(1, "bound", reason="ImagePullBackOff"), pod(2)),
+        sights={"trouble_since": {"u1": NOW - 119}},
+        state=RunState.PENDING,
+    ),
+    "an image that cannot be pulled for too long fails the run": Case(
+        (pod(0), pod(1, "bound", reason="ImagePullBackOff"), pod(2)),
+        sights={"trouble_since": {"u1": NOW - 121}},
+        ends=RunState.FAILED,
+        category=FailureCategory.IMAGE,
+    ),
+    # -- ends
+    "a run whose members have all succeeded has succeeded and is over": Case(
+        (pod(0, "succeeded"), pod(1, "succeeded"), pod(2, "succeeded")),
+        ends=RunState.SUCCEEDED,
+        written={"ended_at": NOW},
+    ),
+    "one that still runs keeps the run going": Case(
+        (pod(0, "succeeded"), pod(1, "succeeded"), pod(2)), state=RunState.RUNNING
+    ),
+    "the time limit ends a run": Case(
+        ALL_RUN, spec={"timeLimit": "50s"}, ends=RunState.FAILED, category=FailureCategory.DEADLINE
+    ),
+    "a run is lost when the dispatcher was silent for too long": Case(
+        ALL_RUN, sights={"lost_at": NOW}, ends=RunState.LOST
+    ),
+    "a stopped run tells its members to go within the grace": Case(
+        ALL_RUN,
+        Progress(created=True, stop=STOP, stopped_at=NOW, generation=2),
+        state=RunState.STOPPING,
+        removes=(0, 1, 2),
+    ),
+    "a member that goes already is not told again": Case(
+        (pod(0, deleting=True, grace=20), pod(1)),
+        Progress(created=True, stop=STOP, stopped_at=NOW),
+        state=RunState.STOPPING,
+        removes=(1,),
+    ),
+    "a stopped run is over once every member is gone": Case(
+        (failed(0),), Progress(created=True, stop=STOP, stopped_at=NOW), written={"ended_at": NOW}
+    ),
+    "with a verdict members leave and none is created": Case(
+        (pod(1),),
+        Progress(verdict=Verdict(RunState.PREEMPTED, "taken")),
+        state=RunState.STOPPING,
+        words="taken",
+        removes=(1,),
+    ),
+    "what is over stays as it was decided": Case(
+        progress=Progress(verdict=Verdict(RunState.PREEMPTED, "taken"), ended_at=NOW - 1),
+        state=RunState.PREEMPTED,
+        words="taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_comes_of(name: str) -> None:
+    case = CASES[name]
+    found = look(case)
+    if case.state is not None:
+        assert found.progress is None, "nothing was to be decided"
+        assert found.state is case.state
+    assert sorted(index for _, index in found.create) == list(case.creates)
+    assert sorted(one.index for one, _ in found.remove) == list(case.removes)
+    verdict = None if found.progress is None else found.progress.verdict
+    if case.ends is not None:
+        assert verdict is not None
+        assert verdict.state is case.ends
+        assert case.words in verdict.message
+        if case.category is not None:
+            assert verdict.end is not None
+            assert verdict.end.category is case.category
+    elif case.words:
+        assert case.words in found.message
+    for name_of_field, value in (case.written or {}).items():
+        assert found.progress is not None, "something was to be written down"
+        assert getattr(found.progress, name_of_field) == value
+
+
+def look(case: Case) -> Assessment:
+    start = a_run(case.size, **case.spec)
+    sights = Sights(**{"pods": pods(*case.seen), "accepted_at": NOW - 60, **case.sights})
+    return assess(facts_of(start), case.progress, start.sizes, sights, LIMITS, NOW)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_decided_is_not_decided_anew_but_acted_on(name: str) -> None:
+    """An agent that dies after writing finds its decision: looking again never decides the same thing once more."""
+    case = CASES[name]
+    for _ in range(3):
+        found = look(case)
+        if found.progress is None:
+            return
+        assert found.progress != case.progress
+        case = replace(case, progress=found.progress)
+    raise AssertionError(f"it does not come to rest: {found.progress}")

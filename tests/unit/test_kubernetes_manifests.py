@@ -1,0 +1,449 @@
+"""What the agent creates for a run, and what it tells its members: scenarios of runs, and the manifests that come of them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster.agent.placement.gates import GATE, Gates
+from trainmaster.agent.placement.native import Native
+from trainmaster.agent.placement.port import Placement
+from trainmaster.agent.runtime.kubernetes.environment import MOST_LISTED
+from trainmaster.agent.runtime.kubernetes.facts import facts_of
+from trainmaster.agent.runtime.kubernetes.manifests import Manifests, roster_name
+from trainmaster.agent.runtime.kubernetes.record import Progress, Record
+from trainmaster.protocol.admission import AdmissionPolicy
+from trainmaster.protocol.agent import HOST_LEVEL, StartRun
+from trainmaster.protocol.quantities import parse_resources
+
+RUN = "bert-7k2p9xq-r3"
+PORT = 29500
+TEMPLATE: dict[str, Any] = {"image": "train:1", "command": ["python", "train.py"], "resources": {"cpu": "4"}}
+POD: dict[str, Any] = {
+    "metadata": {"labels": {"team": "nlp"}, "annotations": {"note": "x"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "image": "train:1",
+                "ports": [{"containerPort": 4000}],
+                "env": [{"name": "RANK", "value": "mine"}, {"name": "LOG", "value": "debug"}],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                "resources": {"requests": {"cpu": "1"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            },
+            {
+                "name": "sidecar",
+                "image": "logs:1",
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            },
+        ],
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    },
+}
+
+
+def role(name: str = "worker", replicas: int = 1, **fields: Any) -> dict[str, Any]:
+    own = {} if "podTemplate" in fields else {"template": TEMPLATE | fields.pop("template", {})}
+    return {"name": name, "replicas": replicas, **own, **fields}
+
+
+def made(
+    *roles: dict[str, Any],
+    placement: Placement | None = None,
+    policy: AdmissionPolicy | None = None,
+    progress: Progress | None = None,
+    levels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Manifests:
+    start = StartRun(
+        run=RUN,
+        job="bert-7k2p9xq",
+        queue="research/nlp",
+        attempt=3,
+        token=7,
+        generation=1,
+        spec={"kind": "Job", "name": "bert", "queue": "research/nlp", "roles": list(roles), **spec},
+        sizes={one["name"]: one["replicas"] for one in roles},
+        placement_timeout_seconds=300,
+    )
+    return Manifests(
+        Record(start, "jobs", term=2, progress=progress or Progress(), uid="uid-of-anchor"),
+        facts_of(start),
+        placement or Native("v1alpha2"),
+        agent="north",
+        levels=levels or {},
+        policy=policy or AdmissionPolicy(),
+        priority_class="trainmaster",
+        port=PORT,
+    )
+
+
+def env_of(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
+    listed = pod["spec"]["containers"][container]["env"]
+    assert len({one["name"] for one in listed}) == len(listed), "a variable is there twice"
+    return {one["name"]: one["value"] for one in listed}
+
+
+def told(manifests: Manifests, role: str = "worker", index: int = 0) -> dict[str, str]:
+    return env_of(manifests.pod(role, index))
+
+
+class TestAMemberAlone:
+    def test_the_whole_manifest(self) -> None:
+        pod = made(role(), timeLimit="1h").pod("worker", 0)
+        del pod["spec"]["containers"][0]["env"]
+        assert pod == {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "bert-7k2p9xq-r3-worker-0",
+                "namespace": "jobs",
+                "labels": {
+                    "app.kubernetes.io/managed-by": "trainmaster",
+                    "trainmaster.dev/agent": "north",
+                    "trainmaster.dev/run": RUN,
+                    "trainmaster.dev/job": "bert-7k2p9xq",
+                    "trainmaster.dev/role": "worker",
+                    "trainmaster.dev/index": "0",
+                },
+                "annotations": {"trainmaster.dev/queue": "research/nlp"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": RUN, "uid": "uid-of-anchor"}],
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "priorityClassName": "trainmaster",
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 10,
+                "activeDeadlineSeconds": 3660,
+                "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True},
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "train:1",
+                        "command": ["python", "train.py"],
+                        "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}},
+                        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    }
+                ],
+            },
+        }
+
+    def test_needs_neither_service_nor_roster_nor_a_group_of_the_scheduler(self) -> None:
+        manifests = made(role())
+        assert manifests.objects() == ()
+        assert manifests.roster() is None
+
+    def test_meets_itself_at_localhost(self) -> None:
+        env = told(made(role()))
+        assert (env["MASTER_ADDR"], env["JAX_COORDINATOR_ADDRESS"]) == ("localhost", f"localhost:{PORT}")
+        assert "TRAINMASTER_HOSTFILE" not in env
+
+    def test_tells_how_often_it_was_started_again(self) -> None:
+        again = Progress(round=2, gang_restarts=2, restarts={"worker-0": 3})
+        pod = made(role(), progress=again).pod("worker", 0)
+        assert env_of(pod)["TRAINMASTER_RESTARTS"] == "5"
+        assert pod["metadata"]["labels"][LABEL_ROUND] == "2"
+
+
+class TestAGang:
+    def test_has_the_schedulers_group_then_its_roster_then_a_service_that_names_members_before_they_are_ready(
+        self,
+    ) -> None:
+        group, roster, service = made(role(replicas=2)).objects()
+        assert (group.resource.kind, group.body["metadata"]["name"]) == ("PodGroup", RUN)
+        assert (roster.resource.kind, roster.body["metadata"]["name"]) == ("ConfigMap", roster_name(RUN))
+        assert service.body["spec"] == {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {LABEL_RUN: RUN},
+        }
+        for one in (group, roster, service):
+            assert one.body["metadata"]["ownerReferences"][0]["uid"] == "uid-of-anchor"
+            assert one.body["metadata"]["namespace"] == "jobs"
+
+    def test_every_member_has_a_stable_name_and_the_roster_mounted(self) -> None:
+        pod = made(role("launcher"), role(replicas=2)).pod("worker", 1)
+        spec = pod["spec"]
+        assert (spec["hostname"], spec["subdomain"]) == ("worker-1", RUN)
+        assert spec["schedulingGroup"] == {"podGroupName": RUN}
+        assert spec["volumes"] == [{"name": "trainmaster-roster", "configMap": {"name": roster_name(RUN)}}]
+        assert spec["containers"][0]["volumeMounts"] == [
+            {"name": "trainmaster-roster", "mountPath": "/etc/trainmaster", "readOnly": True}
+        ]
+
+    def test_manifests_share_nothing_so_that_one_may_be_changed(self) -> None:
+        manifests = made(role(replicas=2))
+        first = manifests.pod("worker", 0)
+        first["metadata"]["labels"]["changed"] = "yes"
+        first["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "0"
+        second = manifests.pod("worker", 1)
+        assert "changed" not in second["metadata"]["labels"]
+        assert second["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "4"}
+        assert second["metadata"]["labels"][LABEL_INDEX] == "1"
+
+    def test_of_gates_is_held_by_one_and_has_no_group(self) -> None:
+        manifests = made(role(replicas=2), placement=Gates())
+        assert [one.resource.kind for one in manifests.objects()] == ["ConfigMap", "Service"]
+        assert manifests.pod("worker", 0)["spec"]["schedulingGates"] == [{"name": GATE}]
+
+    def test_a_member_that_comes_to_a_gang_at_work_is_a_plain_pod_in_the_gangs_domain(self) -> None:
+        manifests = made(role(replicas=2, template={"nodeSelector": {"pool": "a"}}))
+        spec = manifests.pod("worker", 1, beside={"rack": "r7"})["spec"]
+        assert "schedulingGroup" not in spec
+        assert spec["nodeSelector"] == {"pool": "a", "rack": "r7"}
+
+    def test_a_topology_level_is_told_to_the_scheduler_by_the_label_that_nodes_here_have(self) -> None:
+        levels = {"rack": "example.com/rack"}
+        assert made(role(replicas=2), levels=levels, topology={"required": "rack"}).gang.required == "example.com/rack"
+        assert made(role(replicas=2), topology={"required": HOST_LEVEL}).gang.required == HOST_LEVEL
+
+    def test_its_size_is_that_after_the_last_resize(self) -> None:
+        manifests = made(role(replicas=4, minReplicas=1), progress=Progress(sizes={"worker": 2}), elastic={})
+        assert manifests.size == 2
+        assert told(manifests)["WORLD_SIZE"] == "2"
+        roster = manifests.roster()
+        assert roster is not None
+        assert roster.body["data"]["addresses"].count("\n") == 2
+
+
+class TestFrameworks:
+    """What members of a run with a launcher and two workers are told."""
+
+    GANG = (role("launcher"), role(replicas=2, template={"ports": [{"name": "rdzv", "port": 4321}]}))
+
+    def test_pytorch(self) -> None:
+        env = told(made(*self.GANG), index=1)
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PET_NNODES", "PET_NODE_RANK")
+        assert [env[name] for name in names] == ["2", "3", "0", f"launcher-0.{RUN}", str(PORT), "3", "2"]
+
+    def test_jax(self) -> None:
+        env = told(made(*self.GANG), index=1)
+        assert {name: value for name, value in env.items() if name.startswith("JAX_")} == {
+            "JAX_COORDINATOR_ADDRESS": f"launcher-0.{RUN}:{PORT}",
+            "JAX_COORDINATOR_PORT": str(PORT),
+            "JAX_NUM_PROCESSES": "3",
+            "JAX_PROCESS_ID": "2",
+        }
+
+    def test_mpi(self) -> None:
+        manifests = made(*self.GANG)
+        env = told(manifests, "launcher")
+        for name in ("TRAINMASTER_HOSTFILE", "OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE"):
+            assert env[name] == "/etc/trainmaster/hostfile"
+        roster = manifests.roster()
+        assert roster is not None
+        hosts = [f"launcher-0.{RUN}", f"worker-0.{RUN}", f"worker-1.{RUN}"]
+        assert roster.body["data"] == {
+            "hostfile": "".join(f"{host} slots=1\n" for host in hosts),
+            "addresses": f"{hosts[0]}:{PORT}\n{hosts[1]}:4321\n{hosts[2]}:4321\n",
+        }
+
+    def test_tensorflow_takes_all_members_for_workers_where_a_role_is_none_of_its_own(self) -> None:
+        config = json.loads(told(made(*self.GANG), index=1)["TF_CONFIG"])
+        assert config == {
+            "cluster": {"worker": [f"launcher-0.{RUN}:{PORT}", f"worker-0.{RUN}:4321", f"worker-1.{RUN}:4321"]},
+            "task": {"type": "worker", "index": 2},
+        }
+
+    def test_tensorflow_knows_its_own_roles(self) -> None:
+        config = json.loads(told(made(role("chief"), role("ps", 2), role(replicas=2)), "ps", 1)["TF_CONFIG"])
+        assert {kind: len(hosts) for kind, hosts in config["cluster"].items()} == {"chief": 1, "ps": 2, "worker": 2}
+        assert config["task"] == {"type": "ps", "index": 1}
+
+    def test_tensorflow_calls_a_master_chief(self) -> None:
+        config = json.loads(told(made(role("master"), role()), "master")["TF_CONFIG"])
+        assert config["task"] == {"type": "chief", "index": 0}
+
+    @pytest.mark.parametrize(
+        ("roles", "head"),
+        [
+            ((role(replicas=2), role("head")), f"head-0.{RUN}:6379"),
+            ((role(replicas=2),), f"worker-0.{RUN}:6379"),
+            ((role(),), "localhost:6379"),
+        ],
+        ids=["the role called head", "else the first member", "a member alone is its own"],
+    )
+    def test_ray(self, roles: tuple[dict[str, Any], ...], head: str) -> None:
+        assert told(made(*roles))["TRAINMASTER_RAY_HEAD"] == head
+
+
+class TestALargeGang:
+    """Of more than 64 members: lists of all of them are files alone, so that a member's manifest does not grow with the gang."""
+
+    def test_up_to_64_every_address_is_a_variable(self) -> None:
+        env = told(made(role(replicas=MOST_LISTED)), index=9)
+        assert env["TRAINMASTER_ADDRESSES"].count(",") == MOST_LISTED - 1
+        assert env["TRAINMASTER_ADDRESS_WORKER_63"] == f"worker-63.{RUN}:{PORT}"
+        assert "TF_CONFIG" in env
+
+    def test_beyond_them_a_member_knows_the_first_itself_and_the_numbers(self) -> None:
+        env = told(made(role("launcher"), role(replicas=1000)), index=41)
+        assert [env[name] for name in ("RANK", "WORLD_SIZE", "PET_NNODES", "TRAINMASTER_WORLD_SIZE")] == [
+            "42",
+            "1001",
+            "1001",
+            "1001",
+        ]
+        assert (env["TRAINMASTER_ROLE_SIZE"], env["JAX_NUM_PROCESSES"]) == ("1000", "1001")
+        assert env["MASTER_ADDR"] == f"launcher-0.{RUN}"
+        assert {name for name in env if name.startswith("TRAINMASTER_ADDRESS")} == {
+            "TRAINMASTER_ADDRESS",
+            "TRAINMASTER_ADDRESSES_FILE",
+            "TRAINMASTER_ADDRESS_LAUNCHER_0",
+            "TRAINMASTER_ADDRESS_WORKER_41",
+        }
+        assert "TF_CONFIG" not in env
+
+    def test_the_first_member_is_told_like_the_others(self) -> None:
+        env = told(made(role(replicas=65)))
+        assert (env["RANK"], env["WORLD_SIZE"], env["TRAINMASTER_ROLE_SIZE"]) == ("0", "65", "65")
+
+    def test_a_members_manifest_does_not_grow_with_the_gang_and_the_roster_fits_a_config_map(self) -> None:
+        huge, large = made(role(replicas=10_000)), made(role(replicas=100))
+        assert len(json.dumps(huge.pod("worker", 9))) < len(json.dumps(large.pod("worker", 9))) + 100
+        roster = huge.roster()
+        assert roster is not None
+        assert sum(map(len, roster.body["data"].values())) < 2**20
+
+
+class TestMaxPerNode:
+    """Members are dealt into as many hands as may share a node, and those of a hand keep apart."""
+
+    @staticmethod
+    def hand(pod: dict[str, Any]) -> str | None:
+        labels: dict[str, str] = pod["metadata"]["labels"]
+        return labels.get("trainmaster.dev/hand")
+
+    def test_hands_are_dealt_in_turn(self) -> None:
+        manifests = made(role(replicas=5, maxPerNode=2))
+        assert [self.hand(manifests.pod("worker", index)) for index in range(5)] == [
+            f"worker-{number}" for number in (0, 1, 0, 1, 0)
+        ]
+
+    def test_members_of_a_hand_keep_apart_by_host(self) -> None:
+        pod = made(role(replicas=5, maxPerNode=2)).pod("worker", 3)
+        assert pod["spec"]["affinity"]["podAntiAffinity"] == {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "labelSelector": {"matchLabels": {LABEL_RUN: RUN, "trainmaster.dev/hand": "worker-1"}},
+                    "topologyKey": HOST_LEVEL,
+                }
+            ]
+        }
+
+    def test_node_affinity_stays_beside_it(self) -> None:
+        terms = [{"key": "zone", "operator": "In", "values": ["a"]}]
+        spec = made(role(replicas=2, maxPerNode=1, template={"nodeAffinity": terms})).pod("worker", 0)["spec"]
+        assert set(spec["affinity"]) == {"nodeAffinity", "podAntiAffinity"}
+
+    def test_as_many_as_there_are_need_no_rule(self) -> None:
+        pod = made(role(replicas=2, maxPerNode=2)).pod("worker", 0)
+        assert self.hand(pod) is None
+        assert "affinity" not in pod["spec"]
+
+    def test_roles_do_not_keep_apart_from_one_another(self) -> None:
+        manifests = made(role("ps", 2, maxPerNode=1), role(replicas=2, maxPerNode=1))
+        assert self.hand(manifests.pod("ps", 0)) != self.hand(manifests.pod("worker", 0))
+
+
+class TestATemplate:
+    def test_everything_that_it_may_say(self) -> None:
+        full = {
+            "args": ["--fast"],
+            "workingDir": "/src",
+            "env": {"DATA": "/data"},
+            "ports": [{"name": "http", "port": 8080}],
+            "resources": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "2"},
+            "nodeSelector": {"pool": "a"},
+            "nodeAffinity": [{"key": "zone", "operator": "Exists"}],
+            "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, {"operator": "Exists"}],
+        }
+        manifests = made(role(template=full))
+        spec = manifests.pod("worker", 0)["spec"]
+        container = spec["containers"][0]
+        assert (container["args"], container["workingDir"]) == (["--fast"], "/src")
+        assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+        assert container["resources"]["requests"] == container["resources"]["limits"] == full["resources"]
+        assert spec["nodeSelector"] == {"pool": "a"}
+        assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+        }
+        assert spec["tolerations"] == [
+            {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"operator": "Exists"},
+        ]
+        env = told(manifests)
+        assert (env["DATA"], env["TRAINMASTER_PORT"]) == ("/data", "8080")
+        assert manifests.gang.roles[0].requests == parse_resources(full["resources"])  # type: ignore[arg-type]
+
+    def test_what_its_env_says_counts_before_what_the_agent_says(self) -> None:
+        assert told(made(role(template={"env": {"RANK": "mine"}})))["RANK"] == "mine"
+
+    def test_it_is_held_to_the_restricted_level(self) -> None:
+        spec = made(role()).pod("worker", 0)["spec"]
+        assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True}
+        assert spec["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+    def test_under_the_baseline_policy_images_may_run_as_root(self) -> None:
+        spec = made(role(), policy=AdmissionPolicy(level="baseline")).pod("worker", 0)["spec"]
+        assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+
+    def test_the_grace_of_its_pod_is_at_least_a_second(self) -> None:
+        assert made(role(), stopGrace="100ms").pod("worker", 0)["spec"]["terminationGracePeriodSeconds"] == 1
+
+
+class TestAPodTemplate:
+    def test_is_kept_and_its_containers_all_know_who_they_are(self) -> None:
+        pod = made(role(replicas=2, podTemplate=POD)).pod("worker", 1)
+        assert pod["metadata"]["labels"]["team"] == "nlp"
+        assert pod["metadata"]["labels"][LABEL_ROLE] == "worker"
+        assert pod["metadata"]["annotations"] == {"note": "x", "trainmaster.dev/queue": "research/nlp"}
+        assert [env_of(pod, number)["WORLD_SIZE"] for number in range(2)] == ["2", "2"]
+        assert (env_of(pod)["RANK"], env_of(pod)["LOG"]) == ("mine", "debug")
+        assert env_of(pod, 1)["RANK"] == "1"
+        assert [volume["name"] for volume in pod["spec"]["volumes"]] == ["scratch", "trainmaster-roster"]
+        mounts = [[one["mountPath"] for one in container["volumeMounts"]] for container in pod["spec"]["containers"]]
+        assert mounts == [["/scratch", "/etc/trainmaster"], ["/etc/trainmaster"]]
+
+    def test_its_first_port_is_where_ranks_meet(self) -> None:
+        assert told(made(role(replicas=2, podTemplate=POD)))["MASTER_PORT"] == "4000"
+
+    def test_is_not_changed(self) -> None:
+        before = json.dumps(POD)
+        made(role(replicas=2, podTemplate=POD)).pod("worker", 0)
+        assert json.dumps(POD) == before
+
+    def test_one_that_the_policy_allows_has_no_mistakes(self) -> None:
+        assert made(role(podTemplate=POD)).mistakes() == ()
+
+    @pytest.mark.parametrize(
+        ("spec", "where"),
+        [
+            ({"hostNetwork": True}, "spec.hostNetwork"),
+            ({"serviceAccountName": "admin"}, "spec.serviceAccountName"),
+            ({"priorityClassName": "high"}, "spec.priorityClassName"),
+            ({"securityContext": {}}, "runAsNonRoot"),
+            ({"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}, "hostPath"),
+        ],
+        ids=["the network of its host", "a service account", "a priority", "root", "a path of its host"],
+    )
+    def test_what_opens_a_door_is_a_mistake_with_its_place(self, spec: dict[str, Any], where: str) -> None:
+        wanted = {"metadata": {}, "spec": POD["spec"] | spec}
+        mistakes = made(role("launcher"), role(podTemplate=wanted)).mistakes()
+        assert any(one.path.startswith("roles.worker.podTemplate.") and where in one.path for one in mistakes), mistakes
+
+    def test_the_baseline_policy_refuses_less(self) -> None:
+        rooted = {"spec": POD["spec"] | {"securityContext": {}}}
+        assert made(role(podTemplate=rooted)).mistakes()
+        assert made(role(podTemplate=rooted), policy=AdmissionPolicy(level="baseline")).mistakes() == ()
+
+    def test_a_plain_template_cannot_be_mistaken(self) -> None:
+        assert made(role()).mistakes() == ()

@@ -1,0 +1,224 @@
+"""What schedulers cannot honour is said before anything is created; and what is peculiar to one of them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.test_placement_gangs import (
+    ALONE,
+    ELASTIC,
+    ELASTIC_WORKERS,
+    LAUNCHER,
+    ON_A_RACK,
+    RACK,
+    RUN,
+    WHOLE,
+    a_gang,
+    a_pod,
+    a_role,
+)
+from trainmaster.agent.placement.coscheduling import Coscheduling
+from trainmaster.agent.placement.gates import GATE, Gates, opening_patch
+from trainmaster.agent.placement.kai import Kai
+from trainmaster.agent.placement.kueue import Kueue
+from trainmaster.agent.placement.native import Native
+from trainmaster.agent.placement.port import Gang, Placement
+from trainmaster.agent.placement.queues import QueueRules
+from trainmaster.agent.placement.volcano import Volcano
+from trainmaster.agent.placement.yunikorn import YuniKorn, task_groups
+
+ZONE = "topology.kubernetes.io/zone"
+KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))
+ON_ONE_NUMA_ZONE = a_gang(a_role("main", 1), numa="singleNode")
+THREE_ROLES = a_gang(LAUNCHER, a_role("server", 2), a_role("worker", 4), required=RACK)
+
+LACKS: dict[str, tuple[Placement, Gang, str]] = {
+    "native without the gate for topology": (Native(), ON_A_RACK, f"within one {RACK}"),
+    "native and roles with a least": (Native(), ELASTIC, "role launcher, which needs 1"),
+    "native and NUMA": (Native(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
+    "gates and NUMA": (Gates(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
+    "volcano without that tier": (Volcano(tiers={ZONE: 2}), ON_A_RACK, f"within one {RACK}; it knows {ZONE}"),
+    "volcano without its plugin": (Volcano(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
+    "kai without that level": (Kai(topologies={ZONE: "t"}), ON_A_RACK, f"within one {RACK}; it knows {ZONE}"),
+    "kai and a role that may be missing": (
+        Kai(),
+        a_gang(a_role("helper", 2, least=0), a_role("worker", 4)),
+        "without role helper",
+    ),
+    "yunikorn and a level": (YuniKorn(), ON_A_RACK, f"within one {RACK}"),
+    "coscheduling and a level": (Coscheduling(), ON_A_RACK, f"within one {RACK}"),
+    "coscheduling and roles with a least": (Coscheduling(), ELASTIC, "role launcher, which needs 1"),
+    "kueue and a gang that may start smaller": (KUEUE, ELASTIC_WORKERS, "all 8 members or none"),
+    "kueue without a queue": (Kueue(), WHOLE, "no LocalQueue of Kueue is given for queue research/vision"),
+    "kueue and too many roles": (KUEUE, a_gang(*(a_role(f"r{n}", 1) for n in range(9))), "at most 8 roles"),
+    "kueue and three roles on a rack": (KUEUE, THREE_ROLES, "two roles together only where"),
+    "kueue without that level": (Kueue(queues=KUEUE.queues), ON_A_RACK, f"within one {RACK}"),
+}
+
+
+@pytest.mark.parametrize(("placement", "gang", "sentence"), LACKS.values(), ids=LACKS.keys())
+def test_what_is_lacking_with(placement: Placement, gang: Gang, sentence: str) -> None:
+    assert sentence in (placement.lacks(gang) or "")
+
+
+HONOURED: dict[str, tuple[Placement, Gang]] = {
+    "volcano and roles with a least": (Volcano(), ELASTIC),
+    "volcano with its NUMA plugin": (Volcano(numa=True), ON_ONE_NUMA_ZONE),
+    "kai and three roles on a rack": (Kai(topologies={RACK: "t"}), THREE_ROLES),
+    "kai and a role that has no members now": (
+        Kai(),
+        a_gang(a_role("helper", 0), a_role("main", 1), a_role("worker", 2)),
+    ),
+    "yunikorn and roles with a least": (YuniKorn(), ELASTIC),
+    "gates and a level": (Gates(), ON_A_RACK),
+    "gates and roles with a least": (Gates(), ELASTIC),
+    "kueue and a role alone on a rack": (KUEUE, a_gang(a_role("worker", 8), required=RACK)),
+}
+
+
+@pytest.mark.parametrize(("placement", "gang"), HONOURED.values(), ids=HONOURED.keys())
+def test_nothing_is_lacking_with(placement: Placement, gang: Gang) -> None:
+    assert placement.lacks(gang) is None
+
+
+CAPABILITIES: dict[str, tuple[Placement, str]] = {
+    "native": (Native(), "gang gangStrict resize"),
+    "native with topology": (Native(topology=True), "gang gangStrict resize topology"),
+    "gates": (Gates(), "gang resize topology"),
+    "volcano": (Volcano(), "gang gangStrict resize"),
+    "volcano with all": (Volcano(tiers={RACK: 1}, numa=True), "gang gangStrict numa resize topology"),
+    "kai with all": (Kai(topologies={RACK: "t"}, numa=True), "gang gangStrict numa resize topology"),
+    "yunikorn": (YuniKorn(), "gang resize"),
+    "coscheduling": (Coscheduling(numa=True), "gang gangStrict numa resize"),
+    "kueue": (KUEUE, "gang topology"),
+}
+
+
+@pytest.mark.parametrize(("placement", "words"), CAPABILITIES.values(), ids=CAPABILITIES.keys())
+def test_capabilities_of(placement: Placement, words: str) -> None:
+    assert sorted(placement.capabilities) == words.split()
+    assert placement.emulated == (placement.name == "gates")
+
+
+def spec_of(placement: Placement, gang: Gang) -> dict[str, Any]:
+    (one,) = placement.objects(gang)
+    spec: dict[str, Any] = one.body["spec"]
+    return spec
+
+
+def dressed(placement: Placement, gang: Gang) -> dict[str, Any]:
+    pod = a_pod(gang, gang.roles[-1])
+    placement.dress(gang, gang.roles[-1], pod)
+    return pod
+
+
+def test_a_single_member_with_a_level_is_a_group_of_its_own() -> None:
+    gang = a_gang(a_role("main", 1), required=RACK)
+    assert spec_of(Native(topology=True), gang)["schedulingPolicy"] == {"gang": {"minCount": 1}}
+    assert dressed(Gates(), gang)["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+def test_gates_of_others_stay_when_ours_is_opened() -> None:
+    pod = a_pod(WHOLE, LAUNCHER)
+    pod["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    Gates().dress(WHOLE, LAUNCHER, pod)
+    gates = pod["spec"]["schedulingGates"]
+    assert gates == [{"name": "example.com/quota"}, {"name": GATE}]
+    assert opening_patch(gates, {RACK: "r7"}) == {
+        "spec": {"schedulingGates": [{"name": "example.com/quota"}], "nodeSelector": {RACK: "r7"}}
+    }
+
+
+def test_the_last_gate_is_taken_off_with_the_field() -> None:
+    assert opening_patch([{"name": GATE}], {}) == {"spec": {"schedulingGates": None}}
+
+
+def test_a_wish_is_passed_on_where_the_scheduler_knows_the_level() -> None:
+    gang = a_gang(a_role("worker", 4), preferred=RACK)
+    assert spec_of(Volcano(tiers={RACK: 1}), gang)["networkTopology"] == {"mode": "soft"}
+    assert "networkTopology" not in spec_of(Volcano(), gang)
+    assert spec_of(Kai(topologies={RACK: "t"}), gang)["topologyConstraint"] == {
+        "topology": "t",
+        "preferredTopologyLevel": RACK,
+    }
+    assert dressed(KUEUE, gang)["metadata"]["annotations"]["kueue.x-k8s.io/podset-preferred-topology"] == RACK
+    assert all(placement.lacks(gang) is None for placement in (Native(), YuniKorn(), Coscheduling(), Volcano(), Kai()))
+
+
+def test_kai_takes_a_wish_only_within_the_topology_of_the_required_level() -> None:
+    gang = a_gang(a_role("worker", 4), required=ZONE, preferred=RACK)
+    required = {"topology": "t", "requiredTopologyLevel": ZONE}
+    assert spec_of(Kai(topologies={ZONE: "t", RACK: "t"}), gang)["topologyConstraint"] == {
+        **required,
+        "preferredTopologyLevel": RACK,
+    }
+    assert spec_of(Kai(topologies={ZONE: "t", RACK: "other"}), gang)["topologyConstraint"] == required
+
+
+@pytest.mark.parametrize(("numa", "policy"), [("restricted", "restricted"), ("singleNode", "single-numa-node")])
+def test_volcano_is_told_of_strict_numa_policies(numa: str, policy: str) -> None:
+    pod = dressed(Volcano(numa=True), a_gang(a_role("main", 1), numa=numa))
+    assert pod["metadata"]["annotations"]["volcano.sh/numa-topology-policy"] == policy
+
+
+def test_volcano_is_not_told_of_a_numa_wish_which_would_leave_out_nodes() -> None:
+    pod = dressed(Volcano(numa=True), a_gang(a_role("main", 1), numa="bestEffort"))
+    assert "volcano.sh/numa-topology-policy" not in pod["metadata"]["annotations"]
+
+
+def test_volcano_minima_of_roles_never_exceed_the_whole() -> None:
+    spec = spec_of(Volcano(), a_gang(LAUNCHER, a_role("worker", 8, least=4), least=2))
+    assert spec["minMember"] == sum(spec["minTaskMember"].values()) == 5
+
+
+def test_volcano_is_not_told_of_a_role_that_may_be_missing() -> None:
+    assert spec_of(Volcano(), a_gang(a_role("helper", 2, least=0), a_role("worker", 4)))["minTaskMember"] == {
+        "worker": 4
+    }
+
+
+def test_members_beyond_the_minima_of_roles_are_dealt_to_roles_where_only_roles_count() -> None:
+    gang = a_gang(a_role("server", 2, least=1), a_role("worker", 8, least=1), least=5)
+    assert spec_of(Kai(), gang)["subGroups"] == [{"name": "server", "minMember": 2}, {"name": "worker", "minMember": 3}]
+    assert [group["minMember"] for group in task_groups(gang)] == [2, 3]
+
+
+def test_places_held_by_yunikorn_are_where_the_members_may_go() -> None:
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    (group,) = task_groups(a_gang(a_role("worker", 2, tolerations=tolerations, nodeSelector={"gpu": "h100"})))
+    assert group["tolerations"] == tolerations
+    assert group["nodeSelector"] == {"gpu": "h100"}
+
+
+def test_a_role_that_a_gang_may_start_without_has_no_task_group() -> None:
+    gang = a_gang(a_role("worker", 2), a_role("helper", 2, least=0))
+    assert [group["name"] for group in task_groups(gang)] == ["worker"]
+    assert "yunikorn.apache.org/task-group-name" not in dressed(YuniKorn(), gang)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("placement", [Volcano(preemptible=True), Kai(preemptible=True), YuniKorn(preemptible=True)])
+def test_members_may_be_taken_only_where_the_owner_says_so(placement: Placement) -> None:
+    kind = type(placement)
+    taken, kept = (str([one.objects(WHOLE), dressed(one, WHOLE)]) for one in (placement, kind()))
+    assert taken != kept
+
+
+@pytest.mark.parametrize("placement", [Native(scheduler_name="s"), Gates("s"), Kueue(scheduler_name="s")])
+def test_another_profile_may_be_named(placement: Placement) -> None:
+    assert dressed(placement, WHOLE)["spec"]["schedulerName"] == "s"
+
+
+def test_coscheduling_does_not_hold_places_longer_than_the_run_waits() -> None:
+    assert spec_of(Coscheduling(), a_gang(a_role("worker", 2), timeout=30.4))["scheduleTimeoutSeconds"] == 30
+    assert Coscheduling().objects(ALONE) == ()
+
+
+def test_the_priority_class_is_on_a_native_group_from_1_37_on() -> None:
+    assert "priorityClassName" not in spec_of(Native("v1alpha2", priority_class="p"), WHOLE)
+    assert spec_of(Native("v1beta1", priority_class="p"), WHOLE)["priorityClassName"] == "p"
+
+
+def test_a_group_of_kueue_has_the_name_of_the_run_even_for_one_member() -> None:
+    pod = dressed(KUEUE, ALONE)
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == RUN
+    assert pod["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "1"

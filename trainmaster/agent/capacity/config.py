@@ -1,0 +1,109 @@
+"""What an admin says about a cluster's capacity."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trainmaster.protocol.agent import HOST_LEVEL, MOST_NODES
+from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.jobs import AffinityTerm, LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.quantities import Quantity, Resources, parse_quantity, parse_resources
+
+OTHERS = "others"
+"""In the grid: all resources that are not named."""
+
+_GRID = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi", OTHERS: "1"}
+
+
+class LevelConfig(Strict):
+    """A topology level: the name that jobs of the whole fleet use, and the node label that tells the domain in this cluster."""
+
+    level: LabelKey
+    label: LabelKey
+
+    @model_validator(mode="after")
+    def _is_above_the_host(self) -> Self:
+        if HOST_LEVEL in (self.level, self.label):
+            raise ValueError(f"{HOST_LEVEL} is always the narrowest level and is not listed")
+        return self
+
+
+class Selector(Strict):
+    """As Kubernetes' label selectors: all of it must hold. Without any entry it selects everything."""
+
+    match_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    match_expressions: tuple[AffinityTerm, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            term.holds(labels) for term in self.match_expressions
+        )
+
+
+class PoolTaint(Strict):
+    key: LabelKey
+    value: LabelValue = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class ScalePool(Strict):
+    """Nodes alike that the cluster's autoscaler adds and removes."""
+
+    name: Name40
+    resources: dict[ResourceName, Quantity] = Field(default_factory=dict)
+    """What a node of it has to give."""
+    labels: dict[LabelKey, LabelValue] = Field(min_length=1)
+    """What its nodes carry; by these the nodes that are there now are known."""
+    taints: tuple[PoolTaint, ...] = ()
+    most_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
+    """That it may have in all."""
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """Of a node."""
+
+    @property
+    def amounts(self) -> Resources:
+        return parse_resources(self.resources)
+
+
+def _check_grid(grid: dict[str, str]) -> dict[str, str]:
+    for name, text in grid.items():
+        if parse_quantity(name, text) < 1:
+            raise ValueError(f"the grid of {name} must be more than 0")
+    return _GRID | grid
+
+
+class CapacityConfig(Strict):
+    """How an agent reports what its cluster has."""
+
+    levels: tuple[LevelConfig, ...] = ()
+    """From wide to narrow. Empty: as found in the cluster."""
+    labels: tuple[LabelKey, ...] = ()
+    """Node labels to report beside the usual ones: those by which jobs may select nodes."""
+    grid: Annotated[dict[ResourceName, Quantity], AfterValidator(_check_grid)] = Field(
+        default_factory=lambda: dict(_GRID)
+    )
+    """To what free amounts of a node are floored, by resource."""
+    most_groups: Annotated[int, Field(ge=10, le=20_000)] = 1500
+    scale_pools: tuple[ScalePool, ...] = ()
+    ignore_nodes: Selector | None = None
+    """Nodes that are not for Trainmaster."""
+    ignore_taints: tuple[LabelKey, ...] = ()
+    """Keys of taints that the pods of all jobs tolerate here. They are not reported."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        for what, names in (
+            ("level", [one.level for one in self.levels]),
+            ("label of a level", [one.label for one in self.levels]),
+            ("scale pool", [pool.name for pool in self.scale_pools]),
+        ):
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{what} {twice!r} is there twice")
+        return self
+
+    def steps(self) -> tuple[Resources, int]:
+        """The grid in the resources' units, by name, and what holds for all others."""
+        steps = {name: parse_quantity(name, text) for name, text in self.grid.items()}
+        return steps, steps.pop(OTHERS)

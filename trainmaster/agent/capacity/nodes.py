@@ -1,0 +1,133 @@
+"""What matters of a Node object, and of the NodeResourceTopology of the same name."""
+
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from trainmaster.protocol.agent import MOST_ZONES
+from trainmaster.protocol.quantities import parse_quantity
+
+Amounts = tuple[tuple[str, int], ...]
+"""Amounts by resource, sorted by name; those of 0 are left out."""
+
+_LIFECYCLE = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/unschedulable",
+)
+"""Taints that Kubernetes keeps in step with what is read from the node itself."""
+
+_LEAVING = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
+"""Taints of nodes that an autoscaler is about to remove. The first one's value is a time, another one for each node."""
+
+_POLICIES: tuple[tuple[str, Literal["none", "bestEffort", "restricted", "singleNode"]], ...] = (
+    ("singlenuma", "singleNode"),
+    ("restricted", "restricted"),
+    ("besteffort", "bestEffort"),
+    ("none", "none"),
+)
+"""By how the names of the topology manager's policies begin, in lower case and without dashes."""
+
+
+class State(StrEnum):
+    """Whether a node may be given members."""
+
+    READY = "ready"
+    CORDONED = "cordoned"
+    """By its admin, or as it is leaving."""
+    NOT_READY = "notReady"
+    IGNORED = "ignored"
+    """It is not for Trainmaster."""
+    UNKNOWN = "unknown"
+    """Pods are on it, and no Node object is there."""
+
+
+class TaintKey(NamedTuple):
+    key: str
+    value: str
+    effect: str
+
+
+class NodeFacts(NamedTuple):
+    """What a Node object says. ``slots``: how many pods it takes."""
+
+    state: State
+    labels: dict[str, str]
+    taints: tuple[TaintKey, ...]
+    allocatable: Amounts
+    slots: int
+
+
+class Zones(NamedTuple):
+    """The NUMA zones of a node: what each has for pods, and what of it is taken, by whomever."""
+
+    policy: Literal["none", "bestEffort", "restricted", "singleNode"]
+    zones: tuple[tuple[Amounts, Amounts], ...]
+
+
+def read_node(obj: dict[str, Any], ignored_taints: tuple[str, ...] = ()) -> NodeFacts:
+    """Taints that never keep a pod away (``PreferNoSchedule``), and those that the node's state tells as well, are left out."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    taints = spec.get("taints") or ()
+    leaves = bool(metadata.get("deletionTimestamp")) or any(taint["key"] in _LEAVING for taint in taints)
+    state = State.READY
+    if not _is_ready(status):
+        state = State.NOT_READY
+    elif spec.get("unschedulable") or leaves:
+        state = State.CORDONED
+    allocatable = _amounts(status.get("allocatable"))
+    slots = allocatable.pop("pods", 0)
+    kept = {
+        TaintKey(taint["key"], taint.get("value") or "", taint["effect"])
+        for taint in taints
+        if taint["effect"] != "PreferNoSchedule"
+        and taint["key"] not in _LIFECYCLE
+        and taint["key"] not in _LEAVING
+        and taint["key"] not in ignored_taints
+    }
+    amounts = tuple(
+        (name, amount) for name, amount in sorted(allocatable.items()) if not name.startswith("attachable-volumes-")
+    )
+    return NodeFacts(state, metadata.get("labels") or {}, tuple(sorted(kept)), amounts, slots)
+
+
+def _is_ready(status: dict[str, Any]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+
+
+def read_zones(obj: dict[str, Any]) -> Zones | None:
+    """Of a NodeResourceTopology (topology.node.k8s.io/v1alpha2); None where it tells no policy that is known."""
+    policy = _policy(obj)
+    if policy is None:
+        return None
+    zones = []
+    for zone in obj.get("zones") or ():
+        if zone.get("type", "Node") != "Node":
+            continue
+        resources = zone.get("resources") or ()
+        most = _amounts({one["name"]: one.get("allocatable", one.get("capacity")) for one in resources})
+        left = _amounts({one["name"]: one["available"] for one in resources if "available" in one})
+        taken = {name: amount - left[name] for name, amount in most.items() if left.get(name, amount) < amount}
+        zones.append((tuple(sorted(most.items())), tuple(sorted(taken.items()))))
+    return Zones(policy, tuple(sorted(zones)) if len(zones) <= MOST_ZONES else ())
+
+
+def _policy(obj: dict[str, Any]) -> Literal["none", "bestEffort", "restricted", "singleNode"] | None:
+    named = [one.get("value", "") for one in obj.get("attributes") or () if one.get("name") == "topologyManagerPolicy"]
+    for text in [*named, *(obj.get("topologyPolicies") or ())]:
+        plain = text.replace("-", "").lower()
+        for start, policy in _POLICIES:
+            if plain.startswith(start):
+                return policy
+    return None
+
+
+def _amounts(quantities: dict[str, Any] | None) -> dict[str, int]:
+    amounts = {}
+    for name, text in (quantities or {}).items():
+        try:
+            amount = parse_quantity(name, str(text))
+        except ValueError:
+            continue  # what cannot be read is not there for anybody
+        if amount:
+            amounts[name] = amount
+    return amounts

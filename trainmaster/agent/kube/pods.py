@@ -1,0 +1,188 @@
+"""`PodSight`: what a pod's object says of the member that it is. Pure.
+
+Reasons and conditions: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/ and, for disruptions,
+https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+LABEL_RUN = "trainmaster.dev/run"
+LABEL_ROLE = "trainmaster.dev/role"
+LABEL_INDEX = "trainmaster.dev/index"
+LABEL_ROUND = "trainmaster.dev/round"
+
+_FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
+
+Stage = Literal["gated", "waiting", "bound", "running", "succeeded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSight:
+    """One pod at one moment.
+
+    ``stage``: *gated* waits for scheduling gates, *waiting* for a node, *bound* has a node and has not started, *running* has had all
+    containers started. ``deleting``: somebody has deleted it, and its processes may still be there.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    version: int
+    run: str
+    role: str
+    index: int
+    stage: Stage
+    gates: tuple[str, ...] = ()
+    round: int = 0
+    """Which set of members it belongs to, where a gang was started again as a whole."""
+    node: str = ""
+    deleting: bool = False
+    grace: int | None = None
+    """Seconds of the deletion that is under way."""
+    created_at: float = 0.0
+    started_at: float | None = None
+    """When its last container started, in seconds of the epoch."""
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    """Of the end or of what holds it up, such as OOMKilled, Evicted, ImagePullBackOff or Unschedulable."""
+    message: str = ""
+    disrupted: str = ""
+    """The reason of its DisruptionTarget condition, such as PreemptionByScheduler; empty without one."""
+    container: str = "main"
+    """Whose end or trouble is told; also the first container, whose output is the member's."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its processes have ended for certain."""
+        return self.stage in ("succeeded", "failed")
+
+    @property
+    def is_placed(self) -> bool:
+        return self.stage in ("bound", "running", "succeeded", "failed") and bool(self.node)
+
+    @property
+    def has_started(self) -> bool:
+        return self.started_at is not None
+
+
+def see(pod: Mapping[str, Any]) -> PodSight | None:
+    """What a pod says, or None when it is no member of a run."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    run, role, index = labels.get(LABEL_RUN), labels.get(LABEL_ROLE), labels.get(LABEL_INDEX, "")
+    if not run or not role or not index.isdigit():
+        return None
+    status = pod.get("status") or {}
+    spec = pod.get("spec") or {}
+    containers = list(_containers(status))
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    exit_code = signal = None
+    phase = status.get("phase", "Pending")
+    first = (spec.get("containers") or [{}])[0].get("name", "main")
+    trouble: Mapping[str, Any] | None = None
+    stage: Stage = "waiting"
+    if phase == "Succeeded":
+        stage = "succeeded"
+        exit_code = 0
+    elif phase == "Failed":
+        stage = "failed"
+        ended = next((one for one in containers if _failed(one)), None)
+        if ended is not None:
+            exit_code, signal = _end(ended["state"]["terminated"])
+            reason = reason or str(ended["state"]["terminated"].get("reason") or "")
+            message = message or str(ended["state"]["terminated"].get("message") or "")
+    elif spec.get("nodeName"):
+        started = bool(containers) and all(_has_started(one) for one in containers if not _is_init(one, status))
+        stage = "running" if phase == "Running" and started else "bound"
+        trouble = next((one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), None)
+        if trouble is not None:
+            reason, message = str(trouble.get("reason") or ""), str(trouble.get("message") or "")
+    else:
+        if spec.get("schedulingGates"):
+            stage = "gated"
+        condition = _condition(status, "PodScheduled")
+        if condition is not None and condition.get("status") == "False":
+            reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
+    disrupted = _condition(status, "DisruptionTarget")
+    return PodSight(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        version=_version(metadata.get("resourceVersion", "0")),
+        run=run,
+        role=role,
+        index=int(index),
+        stage=stage,
+        gates=tuple(str(gate.get("name")) for gate in spec.get("schedulingGates") or ()),
+        round=int(labels.get(LABEL_ROUND, "0")),
+        node=spec.get("nodeName", ""),
+        deleting="deletionTimestamp" in metadata,
+        grace=metadata.get("deletionGracePeriodSeconds"),
+        created_at=moment(metadata.get("creationTimestamp")) or 0.0,
+        started_at=_started_at(containers, stage),
+        exit_code=exit_code,
+        signal=signal,
+        reason=reason,
+        message=message,
+        disrupted="" if disrupted is None or disrupted.get("status") != "True" else str(disrupted.get("reason", "")),
+        container=first,
+    )
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from status.get("containerStatuses") or []
+    yield from status.get("initContainerStatuses") or []
+
+
+def _is_init(container: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    return any(container is one for one in status.get("initContainerStatuses") or [])
+
+
+def _has_started(container: Mapping[str, Any]) -> bool:
+    state = container.get("state") or {}
+    return "running" in state or "terminated" in state
+
+
+def _failed(container: Mapping[str, Any]) -> bool:
+    ended = (container.get("state") or {}).get("terminated")
+    return bool(ended and ended.get("exitCode"))
+
+
+def _end(ended: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Exit code and signal, of which one is known. A shell's 128 + n stands for signal n, as container runtimes have it."""
+    code = int(ended.get("exitCode") or 0)
+    if ended.get("signal"):
+        return None, int(ended["signal"])
+    if _FIRST_SIGNAL <= code <= _LAST_SIGNAL:
+        return None, code - 128
+    return code, None
+
+
+def _started_at(containers: list[Mapping[str, Any]], stage: Stage) -> float | None:
+    if stage not in ("running", "succeeded", "failed"):
+        return None
+    times = []
+    for one in containers:
+        state = one.get("state") or {}
+        at = moment((state.get("running") or state.get("terminated") or {}).get("startedAt"))
+        if at is not None:
+            times.append(at)
+    return max(times, default=None)
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((one for one in status.get("conditions") or [] if one.get("type") == kind), None)
+
+
+def moment(text: str | None) -> float | None:
+    """Seconds of the epoch of a Kubernetes time."""
+    return None if not text else datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def _version(text: str) -> int:
+    """Resource versions of one resource rise (KEP-5504); what is no number is never newer."""
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,120 @@
+"""What the agent of a Kubernetes cluster is told by its owner: ``agent.yaml``."""
+
+from collections.abc import Iterable
+from typing import Annotated, Self, TypeVar
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from trainmaster.agent.capacity.config import CapacityConfig
+from trainmaster.agent.placement.choose import PlacementConfig
+from trainmaster.protocol.admission import AdmissionPolicy
+from trainmaster.protocol.base import Name40, QueuePath, Strict
+from trainmaster.protocol.durations import Duration, parse_duration
+
+T = TypeVar("T")
+Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+NamespaceRule = Annotated[str, StringConstraints(max_length=63, pattern=r"^[-a-z0-9]*(\{queue\}|\{last\})?[-a-z0-9]*$")]
+
+
+class QueueNamespace(Strict):
+    """Where runs of a queue, and of all below it, are created.
+
+    ``{queue}`` in the namespace stands for the queue's path with ``-`` for ``/``, ``{last}`` for its last part.
+    """
+
+    queue: QueuePath
+    namespace: NamespaceRule
+
+
+class QueueAdmission(Strict):
+    """What pod templates of a queue, and of all below it, may ask for here."""
+
+    queue: QueuePath
+    policy: AdmissionPolicy
+
+
+class LeaseConfig(Strict):
+    """The Lease by which replicas of the agent agree on the one that acts."""
+
+    namespace: Namespace | None = None
+    """None: the agent's own."""
+    name: Name40 | None = None
+    """None: ``trainmaster-agent-`` and the cluster's name."""
+    duration: Duration = "10s"
+
+    @field_validator("duration")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if not 2 <= parse_duration(value) <= 60:
+            raise ValueError("the lease lasts 2s to 60s: after that long without renewal another replica acts")
+        return value
+
+
+class Patience(Strict):
+    """How long trouble may last that may pass by itself."""
+
+    image: Duration = "2m"
+    """An image that cannot be pulled."""
+    container: Duration = "30s"
+    """A container that cannot be created as the template wants it."""
+    start: Duration = "30m"
+    """From a node for every member of the gang to all of them running."""
+    opened: Duration = "20s"
+    """With emulated gangs: from open gates to a node for every member; then all of it is taken back and tried again."""
+
+
+class KubernetesCluster(Strict):
+    """One cluster and how its agent acts there."""
+
+    cluster: Name40
+    """As the dispatcher knows it; also marks what is this agent's own."""
+    namespace: Namespace = "trainmaster-jobs"
+    """Where runs are created for which no rule is given."""
+    namespaces: tuple[QueueNamespace, ...] = ()
+    job_namespaces: tuple[Namespace, ...] = ()
+    """All namespaces that the agent may use; empty: those that are named in full above."""
+    admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
+    admissions: tuple[QueueAdmission, ...] = ()
+    placement: PlacementConfig = Field(default_factory=PlacementConfig)
+    capacity: CapacityConfig = Field(default_factory=CapacityConfig)
+    lease: LeaseConfig = Field(default_factory=LeaseConfig)
+    patience: Patience = Field(default_factory=Patience)
+    tombstone: Duration = "1m"
+    """How long the anchor of an ended run stays, against an agent that was paused and wakes with old orders."""
+    parallel: Annotated[int, Field(ge=1, le=256)] = 32
+    """Requests to the API server at the same time."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 29500
+    """Of members that declare none, for their ranks to meet at."""
+    checkpoint: bool = True
+    """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
+    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+
+    @model_validator(mode="after")
+    def _knows_its_namespaces(self) -> Self:
+        if not self.job_namespaces:
+            named = [self.namespace, *(one.namespace for one in self.namespaces if "{" not in one.namespace)]
+            object.__setattr__(self, "job_namespaces", tuple(dict.fromkeys(named)))
+            if any("{" in one.namespace for one in self.namespaces):
+                raise ValueError(
+                    "with {queue} or {last} in a rule, jobNamespaces lists all namespaces that may come of it"
+                )
+        return self
+
+    def namespace_of(self, queue: str) -> str:
+        """By the rule of the longest path that the queue is at or below."""
+        rule = _longest(((one.queue, one.namespace) for one in self.namespaces), queue)
+        name = self.namespace if rule is None else rule
+        filled = name.replace("{queue}", queue.replace("/", "-")).replace("{last}", queue.rpartition("/")[2])
+        return filled.lower().replace("_", "-").replace(".", "-")[:63].strip("-")
+
+    def policy_of(self, queue: str) -> AdmissionPolicy:
+        found = _longest(((one.queue, one.policy) for one in self.admissions), queue)
+        return self.admission if found is None else found
+
+
+def _longest(rules: Iterable[tuple[str, T]], queue: str) -> T | None:
+    best: tuple[int, T] | None = None
+    for path, value in rules:
+        if (queue == path or queue.startswith(f"{path}/")) and (best is None or len(path) > best[0]):
+            best = len(path), value
+    return None if best is None else best[1]

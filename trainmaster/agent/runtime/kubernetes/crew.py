@@ -1,0 +1,461 @@
+"""`Crew`: brings one run to what its record wants, step by step, by calls to the API server.
+
+Assess, write down what was decided, act, look again. Each step may be cut off anywhere and is taken up again from what is there.
+Before anything is created the Lease and the anchor are read again: an agent that was paused, or whose run has ended meanwhile,
+creates nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.agent.kube.client import ApiServer
+from trainmaster.agent.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from trainmaster.agent.kube.lease import LeaseKeeper
+from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS
+from trainmaster.agent.kube.pods import LABEL_ROUND, LABEL_RUN, PodSight, see
+from trainmaster.agent.placement.port import GangState, Placement
+from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
+from trainmaster.agent.runtime.kubernetes.book import Book
+from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.agent.runtime.kubernetes.facts import Member
+from trainmaster.agent.runtime.kubernetes.growth import give_up, late_growth, take_resize
+from trainmaster.agent.runtime.kubernetes.manifests import Manifests
+from trainmaster.agent.runtime.kubernetes.opening import Opening
+from trainmaster.agent.runtime.kubernetes.output import Outputs
+from trainmaster.agent.runtime.kubernetes.record import (
+    LABEL_AGENT,
+    Progress,
+    UnreadableAnchorError,
+    Verdict,
+    read_record,
+)
+from trainmaster.agent.runtime.kubernetes.room import Room
+from trainmaster.protocol.agent import RunEnd
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.states import FailureCategory, RunState
+
+log = logging.getLogger(__name__)
+
+_BATCH = 128
+"""Members created between two looks at Lease and anchor; a multiple of the requests under way, or some wait alone at its end."""
+_FRESH_SECONDS = 1.0
+"""An answer about the anchor that is younger than this is as good as another reading."""
+_KEPT_OUTPUTS = 8
+"""Members of a stopping run whose last output is kept, as their pods go with it."""
+PERMISSION_PATIENCE = 10.0
+"""Seconds for which a missing permission is taken for an API server that has not read its roles yet."""
+_MOST_STEPS = 50
+_TOGETHER = 4
+"""More pods than these, if they are all of a run's, are deleted in one call."""
+Check = Callable[[Book], str | None]
+"""Why this cluster cannot run a run; None if it can."""
+
+
+class Crew:
+    """Acts on all runs of one agent. ``on_told`` is called with each run whose status has changed."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        lease: LeaseKeeper,
+        config: KubernetesCluster,
+        placement: Placement,
+        room: Room,
+        outputs: Outputs,
+        *,
+        levels: Callable[[], Mapping[str, str]],
+        group_of: Callable[[str], str | None],
+        look_over: Check,
+        lost_at: Callable[[Book], tuple[float, float] | None],
+        on_told: Callable[[Book], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._lease = lease
+        self._config = config
+        self._placement = placement
+        self._room = room
+        self._outputs = outputs
+        self._levels = levels
+        self._group_of = group_of
+        self._look_over = look_over
+        self._lost_at = lost_at
+        self._on_told = on_told
+        self._clock = clock
+        patience = config.patience
+        self._limits = Limits(
+            image=parse_duration(patience.image),
+            container=parse_duration(patience.container),
+            start=parse_duration(patience.start),
+            opened=parse_duration(patience.opened),
+        )
+        self.opening = Opening(api, room, placement, self._limits.opened, clock)
+        self._creating = asyncio.Semaphore(config.parallel)
+        """Creations wait here and not in the client, so that the Lease is looked at right before each one goes out."""
+
+    async def settle(self, book: Book) -> None:
+        """Take all steps that can be taken now. Raises KubeError when the API server does not let it."""
+        for _ in range(_MOST_STEPS):
+            wished = self._wished(book)
+            if wished is not None:
+                await self._save(book, wished)
+                continue
+            found = assess(
+                book.facts, book.record.progress, book.sizes, self._sights(book), self._limits, self._clock()
+            )
+            book.next_look = min(found.wake_at or float("inf"), late_growth(book))
+            if found.progress is not None:
+                await self._save(book, found.progress)
+                continue
+            self.tell(book, found)
+            if found.over or not await self._act(book, found):
+                return
+        log.error("run %s does not come to rest", book.run, extra={"run_id": book.run})
+
+    def look(self, book: Book) -> None:
+        """Say how a run is, and do nothing."""
+        self._manifests(book)
+        found = assess(book.facts, book.record.progress, book.sizes, self._sights(book), self._limits, self._clock())
+        if found.progress is None:
+            self.tell(book, found)
+
+    def tell(self, book: Book, found: Assessment) -> None:
+        if found.at_work:
+            book.ran_in = book.record.progress.round
+        if book.tell(found, self._lease.term, self._group_of):
+            self._on_told(book)
+
+    # -- looking
+
+    def _sights(self, book: Book) -> Sights:
+        now = self._clock()
+        start = book.record.start
+        for pod in book.pods.values():
+            if pod.stage == "bound" and pod.reason:
+                book.trouble_since.setdefault(pod.uid, now)
+            else:
+                book.trouble_since.pop(pod.uid, None)
+        gang = GangState()
+        if book.manifests is not None and book.record.progress.verdict is None:
+            gang = self._placement.read(book.manifests.gang, list(book.objects.values()), list(book.pods.values()))
+        lost = self._lost_at(book)
+        return Sights(
+            pods=dict(book.pods),
+            gang=gang,
+            accepted_at=book.record.accepted_at,
+            placement_timeout=start.placement_timeout_seconds,
+            ours=frozenset(book.ours),
+            trouble_since=book.trouble_since,
+            lost_at=None if lost is None else lost[0],
+            lost_grace=1.0 if lost is None else lost[1],
+            waits_for=book.waits_for,
+            opened_at=book.opened_at,
+        )
+
+    def _wished(self, book: Book) -> Progress | None:
+        """The record with what the dispatcher has asked for since; None if there is nothing new."""
+        progress = book.record.progress
+        stop, book.wished_stop = book.wished_stop, None
+        if stop is not None and progress.ended_at is None:
+            return replace(
+                progress, stop=stop, stopped_at=self._clock(), generation=max(stop.generation, progress.generation)
+            )
+        resize, book.wished_resize = book.wished_resize, None
+        if resize is not None and progress.stop is None and progress.verdict is None:
+            return take_resize(book, resize, self._room, self._manifests(book), self._clock())
+        if book.newcomers and progress.stop is None and progress.verdict is None:
+            return give_up(book, self._clock())
+        return None
+
+    def _manifests(self, book: Book) -> Manifests:
+        key = book.record.progress.round, tuple(sorted(book.sizes.items()))
+        if book.manifests is None or book.made_for != key:
+            book.manifests = Manifests(
+                book.record,
+                book.facts,
+                self._placement,
+                agent=self._config.cluster,
+                levels=self._levels(),
+                policy=self._config.policy_of(book.record.start.queue),
+                priority_class=self._config.placement.priority_class,
+                port=self._config.port,
+            )
+            book.made_for = key
+        return book.manifests
+
+    # -- acting
+
+    async def _act(self, book: Book, found: Assessment) -> bool:
+        """Whether to look again at once."""
+        if found.signal and not book.signalled:
+            book.signalled = True
+            await self._signal(book)
+        if found.remove:
+            await self._remove(book, found.remove)
+            return False
+        if found.create:
+            return await self._create(book, found.create)
+        if book.record.progress.verdict is None and book.record.progress.stop is None and self._placement.emulated:
+            return await self._open(book)
+        return False
+
+    async def _signal(self, book: Book) -> None:
+        """Send the checkpoint signal to all members at work. A member that does not get it is told to end with the others."""
+        stop = book.record.progress.stop
+        if stop is None or not self._config.checkpoint:
+            return
+        name = stop.checkpoint_signal.removeprefix("SIG")
+        pods = [pod for pod in book.pods.values() if pod.stage == "running" and not pod.deleting]
+        outcomes = await asyncio.gather(
+            *(self._api.execute(pod.namespace, pod.name, pod.container, ("kill", f"-{name}", "1")) for pod in pods),
+            return_exceptions=True,
+        )
+        for pod, outcome in zip(pods, outcomes, strict=True):
+            if isinstance(outcome, KubeError):
+                log.warning("%s did not get its signal: %s", pod.name, outcome, extra={"run_id": book.run})
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _remove(self, book: Book, pods: Sequence[tuple[PodSight, int]]) -> None:
+        await self._confirm()
+        for pod, _ in pods:
+            book.ours.add(pod.uid)
+        running = [pod for pod, _ in pods if pod.stage == "running" and not pod.deleting]
+        for pod in sorted(running, key=lambda one: (one.role, one.index))[:_KEPT_OUTPUTS]:
+            self._outputs.follow(pod.namespace, pod.name, pod.uid, pod.container, ended=False)
+        grace = pods[0][1]
+        number = pods[0][0].round
+        alike = all(one == grace and pod.round == number for pod, one in pods)
+        if len(pods) > _TOGETHER and len(pods) == len(book.pods) and alike:
+            # Of this round alone: should the call come late, the members of the next one are not meant.
+            of_round = f"{LABEL_ROUND}={number}" if number else f"!{LABEL_ROUND}"
+            selector = f"{LABEL_AGENT}={self._config.cluster},{LABEL_RUN}={book.run},{of_round}"
+            await self._api.delete_all(PODS, book.record.namespace, selector, grace=grace)
+            return
+        await asyncio.gather(*(self._delete(book, pod, grace) for pod, grace in pods))
+
+    async def _delete(self, book: Book, pod: PodSight, grace: int) -> None:
+        try:
+            await self._api.delete(PODS, pod.namespace, pod.name, uid=pod.uid, grace=grace)
+        except (NotFoundError, ConflictError):
+            book.lose(pod)
+
+    async def _create(self, book: Book, members: Sequence[Member]) -> bool:
+        manifests = self._manifests(book)
+        if not book.looked_over:
+            # Not once it has members: quotas count them as used already.
+            why = None if book.pods or book.record.progress.created else self._refusal(book, manifests)
+            book.looked_over = True
+            if why is not None:
+                await self._end(book, Verdict(RunState.RETURNED, why))
+                return True
+        try:
+            await self._prepare(book, manifests)
+            for begin in range(0, len(members), _BATCH):
+                await self._confirm()
+                await self._confirm_anchor(book)
+                batch = members[begin : begin + _BATCH]
+                await asyncio.gather(*(self._create_pod(book, manifests, member) for member in batch))
+        except RefusedError as error:
+            if book.anchor_is_gone:
+                return True
+            if isinstance(error, ForbiddenError) and error.is_permission:
+                book.forbidden_since = book.forbidden_since or time.monotonic()
+                if time.monotonic() - book.forbidden_since < PERMISSION_PATIENCE:
+                    raise UnavailableError(str(error)) from error
+            await self._end(book, _refused(error))
+            return True
+        book.forbidden_since = None
+        progress = book.record.progress
+        complete = replace(progress, created=True)
+        if progress.created or manifests.size == 1:
+            # A member alone is one creation: nothing can be half done, and a restarted agent looks whether it is there.
+            book.record.progress = complete
+        else:
+            await self._save(book, complete)
+        return True
+
+    def _refusal(self, book: Book, manifests: Manifests) -> str | None:
+        """Why this cluster cannot run it at all."""
+        mistakes = manifests.mistakes()
+        if mistakes:
+            return "this cluster does not admit its pod template: " + "; ".join(
+                f"{one.path}: {one.message}" for one in mistakes[:5]
+            )
+        return self._placement.lacks(manifests.gang) or self._look_over(book)
+
+    async def _prepare(self, book: Book, manifests: Manifests) -> None:
+        """Create what has to be there before the pods of this round."""
+        number = book.record.progress.round
+        if book.prepared == number:
+            return
+        await self._confirm()
+        await self._confirm_anchor(book)
+        for resource, body in manifests.objects():
+            name = body["metadata"]["name"]
+            if number:
+                # Those of an earlier round are of other sizes, or have been used up.
+                with contextlib.suppress(NotFoundError):
+                    await self._api.delete(resource, book.record.namespace, name)
+            await self._create_once(book, resource, body)
+        book.prepared = number
+
+    async def _create_once(self, book: Book, resource: Any, body: dict[str, Any]) -> None:
+        try:
+            await self._api.create(resource, book.record.namespace, body)
+        except ConflictError:
+            try:
+                held = await self._api.get(resource, book.record.namespace, body["metadata"]["name"])
+            except NotFoundError:
+                raise _still_there(body) from None
+            owners = held["metadata"].get("ownerReferences") or []
+            if not any(owner.get("uid") == book.record.uid for owner in owners):
+                raise
+            if "deletionTimestamp" in held["metadata"]:
+                raise _still_there(held) from None
+
+    async def _create_pod(self, book: Book, manifests: Manifests, member: Member) -> None:
+        body = manifests.pod(*member, beside=self._beside(book, manifests))
+        name = body["metadata"]["name"]
+        try:
+            async with self._creating:
+                if not self._lease.is_valid():
+                    raise UnavailableError("the lease ran out before all members were created")
+                stored = await self._api.create(PODS, book.record.namespace, body)
+        except ConflictError as error:
+            if error.reason != "AlreadyExists":
+                raise UnavailableError(str(error)) from error  # as of two creations at once that a quota counts
+            try:
+                stored = await self._api.get(PODS, book.record.namespace, name)
+            except NotFoundError:
+                raise UnavailableError(f"an earlier pod {name} has only just gone") from None
+            sight = see(stored)
+            if sight is None or sight.run != book.run:
+                raise RefusedError(409, f"pod {name} is there and is not ours", "Foreign") from error
+        sight = see(stored)
+        if sight is not None:
+            book.note(sight)
+
+    def _beside(self, book: Book, manifests: Manifests) -> dict[str, str] | None:
+        """Where a member has to be that comes to a gang at work; None while the gang has not started."""
+        if book.record.progress.round != book.ran_in:
+            return None
+        level = manifests.gang.required
+        node = next((pod.node for pod in book.pods.values() if pod.node), "")
+        value = None if level is None else self._room.label(node, level)
+        return {} if level is None or value is None else {level: value}
+
+    async def _open(self, book: Book) -> bool:
+        changed = await self.opening.open(book, self._manifests(book), self._levels(), self._confirm)
+        if changed is None:
+            return False
+        await self._save(book, changed)
+        return True
+
+    # -- the record
+
+    async def _end(self, book: Book, verdict: Verdict) -> None:
+        await self._save(book, replace(book.record.progress, verdict=verdict))
+
+    async def _save(self, book: Book, progress: Progress) -> None:
+        """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""
+        record = book.record
+        if book.anchor_is_gone:
+            record.progress = progress
+            return
+        if not self._lease.is_valid():
+            await self._confirm()
+        body = {"metadata": {"resourceVersion": record.version}, "data": {"progress": progress.dump()}}
+        try:
+            stored = await self._api.patch(CONFIG_MAPS, record.namespace, book.run, body)
+        except NotFoundError:
+            self.lose_anchor(book)
+            return
+        except ConflictError:
+            await self._read_anchor(book)
+            return
+        except ForbiddenError:
+            # With its namespace the anchor is gone, and so is the permission to find that out.
+            if not await self._has_namespace(record.namespace):
+                self.lose_anchor(book)
+                return
+            raise
+        record.take(stored)
+        book.anchor_read_at = time.monotonic()
+        record.progress = progress
+
+    async def _has_namespace(self, namespace: str) -> bool:
+        try:
+            await self._api.get(NAMESPACES, None, namespace)
+        except NotFoundError:
+            return False
+        return True
+
+    def lose_anchor(self, book: Book) -> None:
+        """Somebody deleted the anchor, or made it unreadable: with it goes all of the run."""
+        if book.anchor_is_gone:
+            return
+        book.anchor_is_gone = True
+        progress = book.record.progress
+        if progress.verdict is None and progress.ended_at is None and progress.stop is None:
+            message = "preempted by the cluster: somebody deleted the ConfigMap of the run, or its namespace"
+            book.record.progress = replace(progress, verdict=Verdict(RunState.PREEMPTED, message))
+
+    async def _confirm(self) -> None:
+        await self._lease.confirm()
+
+    async def _confirm_anchor(self, book: Book) -> None:
+        """See that the anchor is there and is as it was. Raises NotFoundError."""
+        if time.monotonic() - book.anchor_read_at > _FRESH_SECONDS:
+            await self._read_anchor(book)
+        if book.anchor_is_gone:
+            raise NotFoundError(404, "the ConfigMap of the run is gone")
+
+    async def _read_anchor(self, book: Book) -> None:
+        """Take the anchor as it is: another agent may have changed it before the Lease came here."""
+        try:
+            stored = await self._api.get(CONFIG_MAPS, book.record.namespace, book.run)
+        except NotFoundError:
+            self.lose_anchor(book)
+            return
+        if stored["metadata"]["uid"] != book.record.uid:
+            self.lose_anchor(book)
+            return
+        created = book.record.progress.created
+        try:
+            fresh = read_record(stored)
+        except UnreadableAnchorError:
+            self.lose_anchor(book)
+            return
+        book.record.progress = replace(fresh.progress, created=created or fresh.progress.created)
+        book.record.take(stored)
+        book.anchor_read_at = time.monotonic()
+
+
+def _refused(error: RefusedError) -> Verdict:
+    """What a refusal of the API server makes of a run."""
+    words = " ".join(str(error).split())[:500]
+    if isinstance(error, ForbiddenError) and error.is_namespace_ending:
+        return Verdict(RunState.PREEMPTED, f"preempted by the cluster: {words}")
+    if isinstance(error, ForbiddenError | NotFoundError | ConflictError):
+        return Verdict(RunState.RETURNED, f"refused by the cluster: {words}")
+    if error.reason == "Foreign":
+        return Verdict(RunState.RETURNED, f"refused: {words}")
+    end = RunEnd(category=FailureCategory.CONFIG, message=f"the cluster does not take its pods: {words}")
+    return Verdict(RunState.FAILED, end.message, end)
+
+
+def _still_there(held: Mapping[str, Any]) -> KubeError:
+    return UnavailableError(f"{held['metadata']['name']} of an earlier round is still being deleted")

@@ -1,0 +1,275 @@
+"""``clusters``: the list, and the life of a cluster from its joining to its removal."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from trainmaster.cli import config
+from trainmaster.cli.admin import amounts_of
+from trainmaster.cli.asking import agreed
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.follow import seconds_of
+from trainmaster.cli.jobs import labels_of
+from trainmaster.cli.output import Format, OutputOption, age, data_of, hint, note, now, print_data, print_table
+from trainmaster.protocol.states import ClusterKind, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from trainmaster.client.values import AgentKey, ClusterView
+
+RELEASE = NAMESPACE = "trainmaster-agent"
+CHART = "deploy/charts/agent"
+_OWN_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - told apart, not bound
+
+clusters_app = typer.Typer(help="List clusters, let them join, close, drain and remove them.")
+
+ClusterName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Where the cluster reaches the dispatcher; by default as this command does."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(clusters_app, name="clusters")
+
+
+@clusters_app.callback(invoke_without_command=True)
+def clusters(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List clusters; with a sub-command, let one join, close, drain or remove it."""
+    if ctx.invoked_subcommand is not None:
+        return
+    with config.connect(ctx) as client:
+        found = client.clusters()
+    if output.is_data:
+        print_data([data_of(cluster) for cluster in found], output)
+        return
+    if not found:
+        note("there is no cluster; an admin lets one join with: trainmaster clusters join NAME")
+        return
+    wide = output is Format.WIDE
+    columns = ["NAME", "KIND", "STATE", "NODES", "CAPACITY", "RUNS", "LAST CONTACT"]
+    columns += ["REGION", "PROVIDER", "RUNTIME", "SCHEDULER", "AGENT", "LABELS"] if wide else []
+    moment = now()
+    print_table(columns, [_cluster_row(cluster, moment, wide=wide) for cluster in found])
+    for cluster in found:
+        if cluster.closed:
+            note(f"{cluster.name}: its agent can start nothing there now: {cluster.closed}")
+
+
+def _cluster_row(cluster: "ClusterView", moment: "datetime", *, wide: bool) -> list[object]:
+    row: list[object] = [cluster.name, cluster.cluster_kind, _state(cluster), cluster.nodes]
+    row += [amounts_of(cluster.capacity), _runs(cluster), age(cluster.last_contact, moment)]
+    if wide:
+        labels = ",".join(f"{key}={value}" for key, value in cluster.labels.items())
+        texts = (cluster.region, cluster.provider, cluster.runtime, cluster.scheduler, cluster.agent_version, labels)
+        row += [text or "-" for text in texts]
+    return row
+
+
+def _state(cluster: "ClusterView") -> str:
+    """Its state; of one whose agent starts nothing anyway also whether an admin has closed it."""
+    if cluster.state in ("cordoned", "draining", "drained") or not (cluster.cordoned or cluster.draining):
+        return cluster.state
+    return f"{cluster.state} ({'draining' if cluster.draining else 'cordoned'})"
+
+
+def _runs(cluster: "ClusterView") -> str:
+    return (
+        f"{cluster.live_runs} ({cluster.stopping_runs} stopping)" if cluster.stopping_runs else str(cluster.live_runs)
+    )
+
+
+@clusters_app.command()
+def cordon(ctx: typer.Context, name: ClusterName) -> None:
+    """Let nothing new start on a cluster; what runs there goes on."""
+    with config.connect(ctx) as client:
+        client.cordon(name)
+    print(f"{name}  cordoned")
+
+
+@clusters_app.command()
+def uncordon(ctx: typer.Context, name: ClusterName) -> None:
+    """Let jobs start on a cluster again; ends a drain, too."""
+    with config.connect(ctx) as client:
+        client.cordon(name, on=False)
+    print(f"{name}  open")
+
+
+@clusters_app.command()
+def join(
+    ctx: typer.Context,
+    name: ClusterName,
+    kind: Annotated[
+        ClusterKind | None, typer.Option(help="Of a cluster that is not there yet; private by default.")
+    ] = None,
+    url: UrlOption = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the cluster; may be repeated.")
+    ] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make a cluster, if it is not there, and a key for its agent; prints the command that installs the agent."""
+    from trainmaster.cli.documents import validated
+    from trainmaster.protocol.tenants import JoinSpec
+
+    spec = validated(JoinSpec, {"name": name, "clusterKind": kind, "labels": labels_of(label or [])})
+    with config.connect(ctx) as client:
+        address = _reachable(url, client.url)
+        made = client.join_cluster(spec)
+    command = _helm("install", "--create-namespace", cluster=name, url=address, joinToken=made.key.key)
+    _print_key(made, command, output)
+    if not output.is_data and made.other_keys:
+        note(
+            f"the agent of {name} has other keys, which go on being valid; an agent that is there takes the new one with:"
+        )
+        note(f"  {_helm('upgrade', '--reuse-values', joinToken='KEY')}")
+
+
+@clusters_app.command()
+def rotate(
+    ctx: typer.Context,
+    name: ClusterName,
+    revoke_old: Annotated[
+        bool, typer.Option("--revoke-old", help="At once: the agent is cut off until it has the new key.")
+    ] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Make another key for a cluster's agent; prints the command that gives it to the agent."""
+    with config.connect(ctx) as client:
+        made = client.rotate_cluster_key(name, revoke_old=revoke_old)
+    _print_key(made, _helm("upgrade", "--reuse-values", joinToken=made.key.key), output)
+
+
+def _print_key(made: "AgentKey", command: str, output: Format) -> None:
+    if output.is_data:
+        print_data(data_of(made) | {"command": command}, output)
+        return
+    print(command)
+    what = f"cluster {made.cluster} was made; " if made.created else ""
+    note(f"{what}key {made.key.id} ({made.key.name}): keep it now, it is not shown again")
+    if made.revoked:
+        note(f"revoked: {', '.join(f'key {key}' for key in made.revoked)}")
+    if made.other_keys:
+        note("once the agent uses the new key, revoke the old:")
+        hint(*((f"key {key}", f"keys revoke {key}") for key in made.other_keys))
+
+
+def _reachable(url: str | None, own: str) -> str:
+    """The address for the agent, with a warning where pods cannot reach it."""
+    address = (url or own).rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--url takes an address such as https://trainmaster.example.org, not {url!r}")
+    if parts.hostname in _OWN_MACHINE:
+        note(f"warning: {address} is this machine; pods cannot reach it, so give --url the address that they can")
+    return address
+
+
+def _helm(verb: str, option: str, **values: str) -> str:
+    words = ["helm", verb, RELEASE, CHART, "--namespace", NAMESPACE, option]
+    for name, value in values.items():
+        words += ["--set", f"{name}={value.replace(',', chr(92) + ',')}"]
+    return shlex.join(words)
+
+
+@clusters_app.command()
+def drain(
+    ctx: typer.Context,
+    name: ClusterName,
+    let_finish: Annotated[
+        bool, typer.Option("--let-finish", help="Stop nothing: what runs there runs to its end.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing runs there any more.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --wait: no longer than this, such as 10m.")
+    ] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Close a cluster and stop what runs there; those jobs are queued again and start elsewhere.
+
+    Members have the time of their checkpoint and stopGrace, and no retry is used.
+    """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout is how long --wait waits; give both")
+    seconds = None if timeout is None else seconds_of(timeout)
+    with config.connect(ctx) as client:
+        done = client.drain(name, let_finish=let_finish)
+        if not done.reachable and done.live_runs:
+            note(f"{name} is not in contact: what runs there hears of it when its agent is back")
+            hint(("if nothing of it runs any more", f"clusters declare-lost {name}"))
+        left = _told(client.watch_drain(name, seconds), done.live_runs) if wait and done.live_runs else done.live_runs
+    if output.is_data:
+        print_data(data_of(done) | {"liveRuns": left}, output)
+    elif left:
+        print(f"{name}  draining: {_many(done.stopped)} asked to stop, {_many(left)} left")
+    else:
+        print(f"{name}  drained")
+    if left and wait:
+        raise typer.Exit(Exit.NOT_FINISHED)
+
+
+def _told(views: "Iterator[ClusterView]", left: int) -> int:
+    """Tell how a drain goes on; how many runs are left."""
+    for view in views:
+        left = view.live_runs
+        note(f"{view.name}: {_many(left)} left" + (f", {view.stopping_runs} stopping" if view.stopping_runs else ""))
+    return left
+
+
+def _many(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+@clusters_app.command("declare-lost")
+def declare_lost(
+    ctx: typer.Context,
+    name: ClusterName,
+    force: Annotated[bool, typer.Option("--force", help="Though its agent is in contact.")] = False,
+    yes: Yes = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Say that nothing of a cluster runs any more: its jobs are queued again at once, whatever their onDisconnect.
+
+    If something does run, there will be two of it. The cluster stays closed until it is uncordoned.
+    """
+    with config.connect(ctx) as client:
+        runs = client.cluster(name).live_runs
+        question = f"are you sure that nothing of {name} runs any more? {_many(runs)} will be lost and queued again"
+        if not agreed(question, yes=yes):
+            return
+        done = client.declare_lost(name, force=force)
+    if output.is_data:
+        print_data(data_of(done), output)
+        return
+    print(f"{name}  declared lost: {_many(done.lost)}")
+    hint(("when it is back", f"clusters uncordon {name}"), ("if it is gone for good", f"clusters remove {name}"))
+
+
+@clusters_app.command()
+def remove(
+    ctx: typer.Context,
+    name: ClusterName,
+    force: Annotated[bool, typer.Option("--force", help="Declare its runs lost first.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a cluster with its agent's keys. What has run there stays in the history of its jobs."""
+    with config.connect(ctx) as client:
+        lost = client.cluster(name).live_runs if force else 0
+        more = (
+            f"; are you sure that nothing of it runs any more? {_many(lost)} will be lost and queued again"
+            if lost
+            else ""
+        )
+        if not agreed(f"remove cluster {name} and the keys of its agent{more}?", yes=yes):
+            return
+        client.remove_cluster(name, force=force)
+    print(f"{name}  removed")
+    note(f"its agent is uninstalled with: helm uninstall {RELEASE} --namespace {NAMESPACE}")
