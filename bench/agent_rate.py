@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,11 +70,13 @@ async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, sec
             await _offer(runtime, log, first, rate, seconds)
             load, backlog = load_average(), len(log.offered) - len(log.ended)
             at_end = began + seconds
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while len(log.ended) < len(log.offered):  # noqa: ASYNC110 - it is over once
-                    await asyncio.sleep(0.05)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    while len(log.ended) < len(log.offered):  # noqa: ASYNC110 - it is over once
+                        await asyncio.sleep(0.05)
             all_ended = time.perf_counter()
-            await until_nothing_is_left(plane)
+            if len(log.ended) == len(log.offered):
+                await until_nothing_is_left(plane)
             cpu = differences(_cpu(plane, nodes), cpu)
             ending.cancel()
         finally:
@@ -89,12 +92,13 @@ async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, sec
         "ended_per_second": _rate(log.ended.values(), since, at_end),
         "backlog_at_end_of_offer": backlog,
         "drain_seconds": round(all_ended - at_end, 2),
-        "ended_per_second_until_all_had": round(runs / (all_ended - began), 1),
+        "ended_per_second_until_all_had": round(len(log.ended) / (all_ended - began), 1),
         "start_to_pod": summary([created[run] - at for run, at in log.offered.items() if run in created]),
         "start_to_end": summary([at - log.offered[run] for run, at in log.ended.items()]),
         "runs_not_recorded": log.away,
+        "runs_not_ended": runs - len(log.ended),
         "runs_not_succeeded": log.otherwise,
-        "cpu_milliseconds_per_run": {name: round(used / runs * 1e3, 3) for name, used in cpu.items()},
+        "cpu_milliseconds_per_run": {name: round(used / len(log.ended) * 1e3, 3) for name, used in cpu.items()},
         "load_average": load,
     }
 

@@ -3,8 +3,9 @@
 import asyncio
 import multiprocessing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
@@ -33,24 +34,26 @@ class _PlaneElsewhere:
 
 
 class NodesProcess:
-    """Nodes alike, with the kubelet that plays them."""
+    """Nodes alike, with the kubelet that plays them. A pipe tells either side that the other one is gone."""
 
     def __init__(self, plane: ControlPlane, count: int, allocatable: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
-        self._ready, self._stop = context.Event(), context.Event()
+        self._ours, self._theirs = context.Pipe()
         elsewhere = _PlaneElsewhere(plane.url, plane.ca_file, plane.admin_token, plane.certificates)
         self._process = context.Process(
-            target=_play, args=(elsewhere, count, dict(allocatable), self._ready, self._stop), daemon=True
+            target=_play, args=(elsewhere, count, dict(allocatable), self._theirs), daemon=True
         )
 
     async def __aenter__(self) -> "NodesProcess":
         self._process.start()
-        if not await asyncio.to_thread(self._ready.wait, _READY_SECONDS):
+        self._theirs.close()
+        if not await asyncio.to_thread(self._ours.poll, _READY_SECONDS):
             raise TimeoutError("the simulated nodes did not come up")
+        self._ours.recv_bytes()  # raises EOFError where the process has ended
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._stop.set()
+        self._ours.close()
         await asyncio.to_thread(self._process.join, _END_SECONDS)
         self._process.kill()
 
@@ -60,11 +63,12 @@ class NodesProcess:
         return cpu_seconds(self._process.pid)
 
 
-def _play(plane: _PlaneElsewhere, count: int, allocatable: dict[str, str], ready: Event, stop: Event) -> None:
+def _play(plane: _PlaneElsewhere, count: int, allocatable: dict[str, str], parent: Connection) -> None:
     async def play() -> None:
         async with await Kubelet.start(cast(ControlPlane, plane)) as kubelet:
             await kubelet.add_nodes("node", count, allocatable)
-            ready.set()
-            await asyncio.to_thread(stop.wait)
+            parent.send_bytes(b"ready")
+            with suppress(EOFError):
+                await asyncio.to_thread(parent.recv_bytes)
 
     uvloop.run(play())
