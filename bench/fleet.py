@@ -1,13 +1,15 @@
 """The whole way from a submission to pods, over a fleet of real clusters.
 
-    KUBEBUILDER_ASSETS=... python -m bench.fleet [--jobs 1000] [--clusters 3] [--singles 50] [--no-kubelets]
+    KUBEBUILDER_ASSETS=... python -m bench.fleet [--jobs 1000] [--clusters 3] [--singles 50] [--job-seconds 30]
 
 Dispatcher (real Postgres with its durability settings, real HTTP) and an agent process for each of several real control planes (etcd,
 API server, scheduler, controller manager), each agent under the role that its chart gives it. Jobs of one member are submitted in one
 call: jobs per second until all their pods exist, and CPU over all processes, control planes and the simulated kubelets included. Then
-single jobs one after another, from before the POST until the pod exists. Beside it what one API server takes alone.
+single jobs one after another, from before the POST until the pod exists. Beside it what one API server takes alone, and what the
+control planes with their kubelets take when the same objects come from bare requests (``control_planes_alone``).
 
-etcd runs without fsync, so that the disk of this machine does not decide. ``--no-kubelets``: pods stay pending, which costs less.
+etcd runs without fsync, so that the disk of this machine does not decide. ``--no-kubelets``: pods stay pending, which costs less;
+``--job-seconds 0``: jobs end as soon as they run, so that the first ones are ended and cleared away while the last ones start.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from bench.fleet_bare import bare_jobs
 from bench.kube_stage import KubeCluster, KubeStage
 from bench.numbers import stores, summary
 from bench.stage import ADMIN_KEY
@@ -74,12 +77,13 @@ class Pods:
                 await self._fresh.wait()
 
 
-def a_job(number: int) -> dict[str, Any]:
-    template = {"image": "sim", "command": ["sim", "succeed"], "resources": {"cpu": "1", "memory": "1Gi"}}
+def a_job(number: int, seconds: float = 0) -> dict[str, Any]:
+    command = ["sim", "sleep", str(seconds)] if seconds else ["sim", "succeed"]
+    template = {"image": "sim", "command": command, "resources": {"cpu": "1", "memory": "1Gi"}}
     return {"name": f"job-{number}", "queue": "default", "roles": [{"name": "main", "template": template}]}
 
 
-async def run(jobs: int, clusters: int, singles: int, *, kubelets: bool) -> dict[str, Any]:
+async def run(jobs: int, clusters: int, singles: int, seconds: float, *, kubelets: bool) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainmaster-fleet-")))
         planes: dict[str, ControlPlane] = {}
@@ -96,6 +100,7 @@ async def run(jobs: int, clusters: int, singles: int, *, kubelets: bool) -> dict
             installed = await install_agent(plane, name)
             members.append(KubeCluster(name, installed.kubeconfig, {**installed.config, "tombstone": "5s"}))
         alone = await api_server_alone(planes["cluster-0"])
+        bare = await bare_jobs(list(planes.values()), jobs, seconds)
         system = folder / "system"
         system.mkdir()
         stage = KubeStage(system, members)
@@ -110,21 +115,23 @@ async def run(jobs: int, clusters: int, singles: int, *, kubelets: bool) -> dict
             "benchmark": "fleet",
             "clusters": clusters,
             "kubelets": kubelets,
+            "job_seconds": seconds,
             **stores(stage.database_url),
-            **await at_once(stage, planes, pods, jobs, ends=kubelets),
+            **await at_once(stage, planes, pods, jobs, seconds, ends=kubelets),
             "single": await one_by_one(stage, pods, singles),
+            "control_planes_alone": bare,
             "api_server_alone_pods_per_second": round(alone),
             "loadavg": os.getloadavg()[0],
         }
 
 
 async def at_once(
-    stage: KubeStage, planes: dict[str, ControlPlane], pods: Pods, jobs: int, *, ends: bool
+    stage: KubeStage, planes: dict[str, ControlPlane], pods: Pods, jobs: int, seconds: float, *, ends: bool
 ) -> dict[str, Any]:
     """All jobs in one call; ``ends``: wait until they have ended, too."""
     before = cpu_seconds(stage, planes)
     began = time.monotonic()
-    ids = await asyncio.to_thread(_submit, stage.urls[0], [a_job(number) for number in range(jobs)])
+    ids = await asyncio.to_thread(_submit, stage.urls[0], [a_job(number, seconds) for number in range(jobs)])
     stored = time.monotonic()
     await pods.until(set(ids))
     took = max(pods.made[job] for job in ids) - began
@@ -228,13 +235,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--clusters", type=int, default=3)
     parser.add_argument("--singles", type=int, default=50)
+    parser.add_argument("--job-seconds", type=float, default=30.0, help="how long each of the many jobs runs")
     parser.add_argument("--no-kubelets", action="store_true")
     options = parser.parse_args()
     if assets(SCHEDULER, CONTROLLER_MANAGER) is None or helm() is None:
         sys.exit(
             "KUBEBUILDER_ASSETS must name a folder with etcd, kube-apiserver, kube-scheduler, kube-controller-manager and helm"
         )
-    result = asyncio.run(run(options.jobs, options.clusters, options.singles, kubelets=not options.no_kubelets))
+    result = asyncio.run(
+        run(options.jobs, options.clusters, options.singles, options.job_seconds, kubelets=not options.no_kubelets)
+    )
     print(json.dumps(result))
 
 

@@ -278,6 +278,8 @@ class Kubelet:
         if lost:
             await self._report(pod, lost_patch(pod))
         await pod.deleted.wait()
+        if pod.forced:
+            return
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         await self._insist(pod, "DELETE", pod.path, body, "application/json")
         if pod.gone:

@@ -87,6 +87,8 @@ class Sandbox:
     grace_seconds: float = 30.0
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
     """Deletion was asked for."""
+    forced: bool = False
+    """It was deleted without a grace period, as the API server does with what has ended: it takes such objects away by itself."""
     gone: bool = False
     """The API server knows it no more."""
     overdue: bool = False
@@ -129,6 +131,7 @@ class Sandbox:
             self.deadline_seconds = spec.get("activeDeadlineSeconds")
             grace = meta.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30))
             self.grace_seconds = max(1.0, grace)
+            self.forced = meta.get("deletionGracePeriodSeconds") == 0
         if gone or "deletionTimestamp" in meta:
             self.deleted.set()
         self.gone = self.gone or gone

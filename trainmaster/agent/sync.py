@@ -40,7 +40,9 @@ from trainmaster.protocol.states import RunState, StopCause
 log = logging.getLogger(__name__)
 
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
-_GATHER_SECONDS = 0.005
+_GATHER_SECONDS, _LONGEST_GATHER = 0.005, 0.1
+"""For how long changes are gathered before they are told: as long as the last sync took, so that a dispatcher that is slow gets
+fewer and larger ones."""
 _NO_LEASE_SECONDS = 0.05
 _CAPACITY_SECONDS = 10.0
 _STARTS_AT_ONCE = 32
@@ -93,6 +95,7 @@ class Agent:
         self._on_renewal = on_renewal
         self._session = uuid.uuid4().hex
         self._number = 0
+        self._sync_took = 0.0
         self._lease_seconds = lease_hint
         self._lease_until = -1.0
         self._epoch = ""
@@ -188,6 +191,7 @@ class Agent:
             self._tails.unanswered()
             self._send_capacity = self._send_capacity or capacity is not None
             raise
+        self._sync_took = self._clock() - asked_at
         self._tails.answered()
         await self._take_answer(request, answer, asked_at)
         if answer.send_full or answer.send_capacity:
@@ -305,7 +309,7 @@ class Agent:
                 waiting.cancel()
             await asyncio.gather(changed, kicked, return_exceptions=True)
         self._kick.clear()
-        await asyncio.sleep(_GATHER_SECONDS)
+        await asyncio.sleep(min(_LONGEST_GATHER, max(_GATHER_SECONDS, self._sync_took)))
 
     # -- desired
 

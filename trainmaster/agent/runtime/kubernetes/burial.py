@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 8
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 2.0
-_MOST_LOOKS, _LOOK_SECONDS = 100, 0.1
+_MOST_LOOKS, _LOOK_SECONDS = 20, 0.1
 
 
 class Burial:

@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 
 _BATCH = 128
 """Members created between two looks at Lease and anchor; a multiple of the requests under way, or some wait alone at its end."""
-_FRESH_SECONDS = 1.0
-"""An answer about the anchor that is younger than this is as good as another reading."""
+_FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
+"""An answer about the anchor that is younger than this, and than this part of the Lease's duration, is as good as another reading:
+no other agent can have acted meanwhile. A busy API server takes seconds between the creation of an anchor and that of its pod."""
 _KEPT_OUTPUTS = 8
 """Members of a stopping run whose last output is kept, as their pods go with it."""
 PERMISSION_PATIENCE = 10.0
@@ -94,6 +95,7 @@ class Crew:
         self._lost_at = lost_at
         self._on_told = on_told
         self._clock = clock
+        self._fresh = min(_FRESH_SECONDS, _FRESH_PART * parse_duration(config.lease.duration))
         patience = config.patience
         self._limits = Limits(
             image=parse_duration(patience.image),
@@ -418,7 +420,7 @@ class Crew:
 
     async def _confirm_anchor(self, book: Book) -> None:
         """See that the anchor is there and is as it was. Raises NotFoundError."""
-        if time.monotonic() - book.anchor_read_at > _FRESH_SECONDS:
+        if time.monotonic() - book.anchor_read_at > self._fresh:
             await self._read_anchor(book)
         if book.anchor_is_gone:
             raise NotFoundError(404, "the ConfigMap of the run is gone")

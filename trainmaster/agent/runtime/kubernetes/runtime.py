@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 from pydantic import ValidationError
@@ -59,6 +58,7 @@ from trainmaster.agent.runtime.kubernetes.record import (
 )
 from trainmaster.agent.runtime.kubernetes.room import Room
 from trainmaster.agent.runtime.kubernetes.sinks import NodeSink, ObjectSink, PodSink
+from trainmaster.agent.runtime.kubernetes.worklist import Worklist
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, RunEnd, StartRun, StopRun
@@ -114,12 +114,7 @@ class KubernetesRuntime:
         self._statuses: dict[str, RunStatus] = {}
         self._accepting: dict[str, asyncio.Task[None]] = {}
         self._intake = Intake(api, self.lease, config, lambda: self._told_closed)
-        self._queue: asyncio.PriorityQueue[tuple[bool, int, str]] = asyncio.PriorityQueue()
-        """Runs to be looked at: those that have not been started go first, then as they came."""
-        self._turns = count()
-        self._queued: set[str] = set()
-        self._busy: set[str] = set()
-        self._again: set[str] = set()
+        self._worklist = Worklist(self._is_new)
         self._changed = News()
         self._room_changed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -188,11 +183,9 @@ class KubernetesRuntime:
         self.is_ready = False
         for memory in (self._books, self._statuses, self._accepting, self._timers):
             memory.clear()
-        for marks in (self._queued, self._busy, self._again):
-            marks.clear()
         self._tasks.clear()
         self._watches.clear()
-        self._queue = asyncio.PriorityQueue()
+        self._worklist = Worklist(self._is_new)
         self._intake = Intake(self._api, self.lease, self._config, lambda: self._told_closed)
         self._orphans = Orphans(self._api, self.lease)
         self._burial = Burial(self._api, self.lease, self._config.cluster, self._tombstone, self._is_starting)
@@ -358,28 +351,21 @@ class KubernetesRuntime:
         return self._crew
 
     def _look_at(self, run: str) -> None:
-        if run in self._busy:
-            self._again.add(run)
-        elif run not in self._queued:
-            self._queued.add(run)
-            book = self._books.get(run)
-            self._queue.put_nowait((book is not None and book.prepared >= 0, next(self._turns), run))
+        self._worklist.add(run)
+
+    def _is_new(self, run: str) -> bool:
+        book = self._books.get(run)
+        return book is None or book.prepared < 0
 
     async def _work(self) -> None:
         while True:
-            _, _, run = await self._queue.get()
-            self._queued.discard(run)
-            book = self._books.get(run)
-            if book is None:
-                continue
-            self._busy.add(run)
+            run = await self._worklist.take()
             try:
-                await self._settle(book)
+                book = self._books.get(run)
+                if book is not None:
+                    await self._settle(book)
             finally:
-                self._busy.discard(run)
-            if run in self._again:
-                self._again.discard(run)
-                self._look_at(run)
+                self._worklist.done(run)
 
     async def _settle(self, book: Book) -> None:
         pause = None
@@ -433,7 +419,7 @@ class KubernetesRuntime:
 
     def _is_starting(self) -> bool:
         """Whether runs wait for their pods to be made."""
-        return bool(self._accepting) or len(self._queued) > _WORKERS
+        return bool(self._accepting) or len(self._worklist) > _WORKERS
 
     def _on_told(self, book: Book) -> None:
         self._statuses[book.run] = book.status
