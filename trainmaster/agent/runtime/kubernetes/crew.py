@@ -23,9 +23,10 @@ from trainmaster.agent.kube.errors import (
     UnavailableError,
 )
 from trainmaster.agent.kube.lease import LeaseKeeper
-from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS
+from trainmaster.agent.kube.paths import PODS
 from trainmaster.agent.kube.pods import LABEL_ROUND, LABEL_RUN, PodSight, see
 from trainmaster.agent.placement.port import GangState, Placement
+from trainmaster.agent.runtime.kubernetes.anchors import PERMISSION_PATIENCE, Anchors
 from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
 from trainmaster.agent.runtime.kubernetes.book import Book
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
@@ -37,9 +38,7 @@ from trainmaster.agent.runtime.kubernetes.output import Outputs
 from trainmaster.agent.runtime.kubernetes.record import (
     LABEL_AGENT,
     Progress,
-    UnreadableAnchorError,
     Verdict,
-    read_record,
 )
 from trainmaster.agent.runtime.kubernetes.room import Room
 from trainmaster.protocol.agent import RunEnd
@@ -50,13 +49,8 @@ log = logging.getLogger(__name__)
 
 _BATCH = 128
 """Members created between two looks at Lease and anchor; a multiple of the requests under way, or some wait alone at its end."""
-_FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
-"""An answer about the anchor that is younger than this, and than this part of the Lease's duration, is as good as another reading:
-no other agent can have acted meanwhile. A busy API server takes seconds between the creation of an anchor and that of its pod."""
 _KEPT_OUTPUTS = 8
 """Members of a stopping run whose last output is kept, as their pods go with it."""
-PERMISSION_PATIENCE = 10.0
-"""Seconds for which a missing permission is taken for an API server that has not read its roles yet."""
 _MOST_STEPS = 50
 _TOGETHER = 4
 """More pods than these, if they are all of a run's, are deleted in one call."""
@@ -79,6 +73,7 @@ class Crew:
         levels: Callable[[], Mapping[str, str]],
         group_of: Callable[[str], str | None],
         look_over: Check,
+        anchors: Anchors,
         lost_at: Callable[[Book], tuple[float, float] | None],
         on_told: Callable[[Book], None],
         clock: Callable[[], float] = time.time,
@@ -92,10 +87,10 @@ class Crew:
         self._levels = levels
         self._group_of = group_of
         self._look_over = look_over
+        self._anchors = anchors
         self._lost_at = lost_at
         self._on_told = on_told
         self._clock = clock
-        self._fresh = min(_FRESH_SECONDS, _FRESH_PART * parse_duration(config.lease.duration))
         patience = config.patience
         self._limits = Limits(
             image=parse_duration(patience.image),
@@ -112,14 +107,14 @@ class Crew:
         for _ in range(_MOST_STEPS):
             wished = self._wished(book)
             if wished is not None:
-                await self._save(book, wished)
+                await self._anchors.save(book, wished)
                 continue
             found = assess(
                 book.facts, book.record.progress, book.sizes, self._sights(book), self._limits, self._clock()
             )
             book.next_look = min(found.wake_at or float("inf"), late_growth(book))
             if found.progress is not None:
-                await self._save(book, found.progress)
+                await self._anchors.save(book, found.progress)
                 continue
             self.tell(book, found)
             if found.over or not await self._act(book, found):
@@ -231,7 +226,7 @@ class Crew:
                 raise outcome
 
     async def _remove(self, book: Book, pods: Sequence[tuple[PodSight, int]]) -> None:
-        await self._confirm()
+        await self._lease.confirm()
         for pod, _ in pods:
             book.ours.add(pod.uid)
         running = [pod for pod, _ in pods if pod.stage == "running" and not pod.deleting]
@@ -266,8 +261,8 @@ class Crew:
         try:
             await self._prepare(book, manifests)
             for begin in range(0, len(members), _BATCH):
-                await self._confirm()
-                await self._confirm_anchor(book)
+                await self._lease.confirm()
+                await self._anchors.confirm(book)
                 batch = members[begin : begin + _BATCH]
                 await asyncio.gather(*(self._create_pod(book, manifests, member) for member in batch))
         except RefusedError as error:
@@ -286,7 +281,7 @@ class Crew:
             # A member alone is one creation: nothing can be half done, and a restarted agent looks whether it is there.
             book.record.progress = complete
         else:
-            await self._save(book, complete)
+            await self._anchors.save(book, complete)
         return True
 
     def _refusal(self, book: Book, manifests: Manifests) -> str | None:
@@ -303,8 +298,8 @@ class Crew:
         number = book.record.progress.round
         if book.prepared == number:
             return
-        await self._confirm()
-        await self._confirm_anchor(book)
+        await self._lease.confirm()
+        await self._anchors.confirm(book)
         for resource, body in manifests.objects():
             name = body["metadata"]["name"]
             if number:
@@ -360,90 +355,14 @@ class Crew:
         return {} if level is None or value is None else {level: value}
 
     async def _open(self, book: Book) -> bool:
-        changed = await self.opening.open(book, self._manifests(book), self._levels(), self._confirm)
+        changed = await self.opening.open(book, self._manifests(book), self._levels(), self._lease.confirm)
         if changed is None:
             return False
-        await self._save(book, changed)
+        await self._anchors.save(book, changed)
         return True
-
-    # -- the record
 
     async def _end(self, book: Book, verdict: Verdict) -> None:
-        await self._save(book, replace(book.record.progress, verdict=verdict))
-
-    async def _save(self, book: Book, progress: Progress) -> None:
-        """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""
-        record = book.record
-        if book.anchor_is_gone:
-            record.progress = progress
-            return
-        if not self._lease.is_valid():
-            await self._confirm()
-        body = {"metadata": {"resourceVersion": record.version}, "data": {"progress": progress.dump()}}
-        try:
-            stored = await self._api.patch(CONFIG_MAPS, record.namespace, book.run, body)
-        except NotFoundError:
-            self.lose_anchor(book)
-            return
-        except ConflictError:
-            await self._read_anchor(book)
-            return
-        except ForbiddenError:
-            # With its namespace the anchor is gone, and so is the permission to find that out.
-            if not await self._has_namespace(record.namespace):
-                self.lose_anchor(book)
-                return
-            raise
-        record.take(stored)
-        book.anchor_read_at = time.monotonic()
-        record.progress = progress
-
-    async def _has_namespace(self, namespace: str) -> bool:
-        try:
-            await self._api.get(NAMESPACES, None, namespace)
-        except NotFoundError:
-            return False
-        return True
-
-    def lose_anchor(self, book: Book) -> None:
-        """Somebody deleted the anchor, or made it unreadable: with it goes all of the run."""
-        if book.anchor_is_gone:
-            return
-        book.anchor_is_gone = True
-        progress = book.record.progress
-        if progress.verdict is None and progress.ended_at is None and progress.stop is None:
-            message = "preempted by the cluster: somebody deleted the ConfigMap of the run, or its namespace"
-            book.record.progress = replace(progress, verdict=Verdict(RunState.PREEMPTED, message))
-
-    async def _confirm(self) -> None:
-        await self._lease.confirm()
-
-    async def _confirm_anchor(self, book: Book) -> None:
-        """See that the anchor is there and is as it was. Raises NotFoundError."""
-        if time.monotonic() - book.anchor_read_at > self._fresh:
-            await self._read_anchor(book)
-        if book.anchor_is_gone:
-            raise NotFoundError(404, "the ConfigMap of the run is gone")
-
-    async def _read_anchor(self, book: Book) -> None:
-        """Take the anchor as it is: another agent may have changed it before the Lease came here."""
-        try:
-            stored = await self._api.get(CONFIG_MAPS, book.record.namespace, book.run)
-        except NotFoundError:
-            self.lose_anchor(book)
-            return
-        if stored["metadata"]["uid"] != book.record.uid:
-            self.lose_anchor(book)
-            return
-        created = book.record.progress.created
-        try:
-            fresh = read_record(stored)
-        except UnreadableAnchorError:
-            self.lose_anchor(book)
-            return
-        book.record.progress = replace(fresh.progress, created=created or fresh.progress.created)
-        book.record.take(stored)
-        book.anchor_read_at = time.monotonic()
+        await self._anchors.save(book, replace(book.record.progress, verdict=verdict))
 
 
 def _refused(error: RefusedError) -> Verdict:

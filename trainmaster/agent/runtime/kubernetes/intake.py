@@ -20,8 +20,8 @@ from trainmaster.agent.kube.errors import (
 )
 from trainmaster.agent.kube.lease import LeaseKeeper
 from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES
+from trainmaster.agent.runtime.kubernetes.anchors import PERMISSION_PATIENCE
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster.agent.runtime.kubernetes.crew import PERMISSION_PATIENCE
 from trainmaster.agent.runtime.kubernetes.record import Record, UnreadableAnchorError, Verdict, read_record
 from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.protocol.agent import StartRun

@@ -12,12 +12,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from pydantic import ValidationError
 
 from trainmaster.agent.capacity.inventory import Inventory
-from trainmaster.agent.capacity.quotas import PodTraits, Quotas
+from trainmaster.agent.capacity.quotas import Quotas
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import (
     KubeError,
@@ -28,42 +27,35 @@ from trainmaster.agent.kube.lease import LeaseKeeper, LeaseLostError
 from trainmaster.agent.kube.paths import (
     CONFIG_MAPS,
     NAMESPACES,
-    PODS,
-    RESOURCE_QUOTAS,
     SERVICES,
     Resource,
-    key_of,
 )
-from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.kube.watch import Watch
 from trainmaster.agent.placement.choose import choose, detect, probe_native
 from trainmaster.agent.placement.port import Placement
+from trainmaster.agent.runtime.kubernetes.anchors import Anchors
 from trainmaster.agent.runtime.kubernetes.book import Book, first_status
 from trainmaster.agent.runtime.kubernetes.burial import Burial
-from trainmaster.agent.runtime.kubernetes.cluster_books import entries
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster.agent.runtime.kubernetes.crew import Crew
-from trainmaster.agent.runtime.kubernetes.facts import facts_of
+from trainmaster.agent.runtime.kubernetes.facts import Facts, facts_of
 from trainmaster.agent.runtime.kubernetes.intake import Intake
+from trainmaster.agent.runtime.kubernetes.lacks import what_lacks
 from trainmaster.agent.runtime.kubernetes.manifests import roster_name
+from trainmaster.agent.runtime.kubernetes.observer import Observer
 from trainmaster.agent.runtime.kubernetes.orphans import Orphans
 from trainmaster.agent.runtime.kubernetes.output import Outputs
 from trainmaster.agent.runtime.kubernetes.record import (
-    ALIVE,
     LABEL_AGENT,
-    LABEL_ANCHOR,
-    UnreadableAnchorError,
+    Record,
     Verdict,
-    read_record,
 )
 from trainmaster.agent.runtime.kubernetes.room import Room
-from trainmaster.agent.runtime.kubernetes.sinks import NodeSink, ObjectSink, PodSink
 from trainmaster.agent.runtime.kubernetes.worklist import Worklist
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import FailureCategory, RunState
 
 log = logging.getLogger(__name__)
@@ -102,6 +94,7 @@ class KubernetesRuntime:
             parse_duration(lease.duration),
         )
         self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
+        self._anchors = Anchors(api, self.lease, parse_duration(lease.duration))
         self._quotas = Quotas()
         self._room = Room(self.inventory)
         self._outputs = Outputs(api)
@@ -329,10 +322,7 @@ class KubernetesRuntime:
             return
         book = self._books.get(run.run)
         if book is None:
-            book = Book(record, facts, first_status(record, self.lease.term), anchor_read_at=time.monotonic())
-            self._books[run.run] = book
-            for sight in self._orphans.take(run.run):
-                book.note(sight)
+            book = self._take_up(record, facts, time.monotonic())
         self._statuses[run.run] = book.status
         self._changed.set()
         self._look_at(run.run)
@@ -466,122 +456,58 @@ class KubernetesRuntime:
             self._outputs,
             levels=self.inventory.level_labels,
             group_of=self.inventory.group_of,
-            look_over=self._look_over,
+            look_over=lambda book: what_lacks(book, self._config, self._room, self._quotas),
+            anchors=self._anchors,
             lost_at=self._lost_at,
             on_told=self._on_told,
         )
 
-    def _look_over(self, book: Book) -> str | None:
-        """What this cluster lacks for a run, and will not get by waiting."""
-        spec = book.facts.spec
-        missing = sorted(set(spec.placement.datasets) - set(self._config.datasets))
-        if missing:
-            return f"the datasets {', '.join(missing)} are not here"
-        manifests = book.manifests
-        pods = {} if manifests is None else {role.name: role.pod for role in manifests.gang.roles}
-        never = self._room.never(book.facts, pods)
-        if never is not None:
-            return never
-        total: Resources = {}
-        for role in book.facts.roles.values():
-            for name, amount in role.requests.items():
-                total[name] = total.get(name, 0) + amount * book.sizes.get(role.name, 0)
-        return self._quotas.shortfall(
-            book.record.namespace,
-            total,
-            sum(book.sizes.values()),
-            limits=total if all(role.template is not None for role in spec.roles) else None,
-            traits=PodTraits(
-                terminating=book.facts.time_limit is not None, priority_class=self._config.placement.priority_class
-            ),
-        )
-
     def _watch_all(self, placement: Placement) -> None:
-        inventory = self.inventory
-        pods = PodSink(
-            inventory,
-            self._config.cluster,
-            on_put=self._on_pod,
-            on_gone=self._on_pod_gone,
-            on_change=self._on_room_change,
+        observer = Observer(
+            self._config,
+            placement,
+            self._books,
+            self._orphans,
+            look_at=self._look_at,
+            lose_anchor=self._anchors.lose,
+            is_known=self._is_known,
+            on_found=self._on_found,
         )
-        self._watch(PODS, pods)
-        selector = f"{LABEL_AGENT}={self._config.cluster}"
-        for namespace in self._config.job_namespaces:
-            anchors = ObjectSink(self._on_anchor, self._on_anchor_gone)
-            self._watch(CONFIG_MAPS, anchors, namespace, f"{LABEL_ANCHOR}={ALIVE},{selector}")
-            quotas = ObjectSink(self._quotas.put, lambda obj: self._quotas.drop(key_of(obj)))
-            self._watch(RESOURCE_QUOTAS, quotas, namespace, needed=False)
-            for resource in placement.watched:
-                objects = ObjectSink(self._on_object, self._on_object_gone)
-                own = "" if resource.plural == "workloads" else selector
-                self._watch(resource, objects, namespace, own, needed=False)
-        for entry in entries(inventory):
-            sink = NodeSink(inventory, entry.kind, entry.put, entry.drop, self._on_room_change)
-            self._watch(entry.resource, sink, needed=entry.needed)
-
-    def _watch(
-        self, resource: Resource, sink: Any, namespace: str | None = None, selector: str = "", *, needed: bool = True
-    ) -> None:
-        watch = Watch(self._api, resource, sink, namespace=namespace, selector=selector, is_needed=needed)
-        self._watches.append(watch)
-        self._tasks.append(asyncio.create_task(watch.run(), name=f"watch-{resource.plural}-{namespace or 'all'}"))
+        sinks = observer.sinks(self.inventory, self._quotas, self._on_room_change)
+        for one in sinks:
+            watch = Watch(
+                self._api,
+                one.resource,
+                one.sink,
+                namespace=one.namespace,
+                selector=one.selector,
+                is_needed=one.is_needed,
+            )
+            self._watches.append(watch)
+            name = f"watch-{one.resource.plural}-{one.namespace or 'all'}"
+            self._tasks.append(asyncio.create_task(watch.run(), name=name))
 
     def _on_room_change(self) -> None:
         self._room_changed = True
 
-    def _on_pod(self, sight: PodSight) -> None:
-        book = self._books.get(sight.run)
-        if book is None:
-            self._orphans.put(sight)
-            return
-        if book.note(sight):
-            self._look_at(sight.run)
+    def _is_known(self, run: str) -> bool:
+        """Whether it is, or is about to be, in the books, or is over."""
+        return run in self._statuses or run in self._accepting or run in self._intake.unsure or self._burial.holds(run)
 
-    def _on_pod_gone(self, sight: PodSight) -> None:
-        self._orphans.drop(sight)
-        book = self._books.get(sight.run)
-        if book is not None:
-            book.lose(sight)
-            self._look_at(sight.run)
-
-    def _on_anchor(self, obj: dict[str, Any]) -> None:
-        run = obj["metadata"]["name"]
-        if run in self._books or run in self._statuses or run in self._accepting or run in self._intake.unsure:
-            return
-        if self._burial.holds(run):
-            return
-        try:
-            record = read_record(obj)
-            facts = facts_of(record.start)
-        except (UnreadableAnchorError, ValidationError) as error:
-            log.error("%s", error)  # noqa: TRY400 - the words are the whole of it
-            return
-        self._books[run] = Book(record, facts, first_status(record, self.lease.term))
-        for sight in self._orphans.take(run):
-            self._books[run].note(sight)
+    def _on_found(self, record: Record, facts: Facts) -> None:
+        """An anchor that this agent has not written."""
+        book = self._take_up(record, facts)
         if self.is_ready:
             # The agent before this one had sent it, and it came late.
-            self._on_told(self._books[run])
-            self._look_at(run)
-
-    def _on_anchor_gone(self, obj: dict[str, Any]) -> None:
-        book = self._books.get(obj["metadata"]["name"])
-        if book is not None and book.record.uid == obj["metadata"]["uid"]:
-            self._crew_now.lose_anchor(book)
+            self._on_told(book)
             self._look_at(book.run)
 
-    def _on_object(self, obj: dict[str, Any]) -> None:
-        run = self._placement.run_of(obj) if self._placement is not None else None
-        book = None if run is None else self._books.get(run)
-        if book is not None:
-            book.objects[obj["metadata"]["uid"]] = obj
-            self._look_at(book.run)
-
-    def _on_object_gone(self, obj: dict[str, Any]) -> None:
-        for book in self._books.values():
-            if book.objects.pop(obj["metadata"]["uid"], None) is not None:
-                self._look_at(book.run)
+    def _take_up(self, record: Record, facts: Facts, read_at: float = -1e9) -> Book:
+        book = Book(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
+        self._books[book.run] = book
+        for sight in self._orphans.take(book.run):
+            book.note(sight)
+        return book
 
     def _objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
         """What was created for a run beside its pods."""
