@@ -44,6 +44,8 @@ _GATHER_SECONDS, _LONGEST_GATHER = 0.005, 0.1
 """For how long changes are gathered before they are told: as long as the last sync took, so that a dispatcher that is slow gets
 fewer and larger ones."""
 _NO_LEASE_SECONDS = 0.05
+_SHORTEST_AGO = 1.0
+"""What ended less than so many seconds ago has ended now."""
 _CAPACITY_SECONDS = 10.0
 _STARTS_AT_ONCE = 32
 """Recording a run may be a call over the network."""
@@ -106,6 +108,8 @@ class Agent:
         """Ends of runs that were to be stopped and that this agent does not hold."""
         self._unknown_since: dict[str, float] = {}
         """Runs that the dispatcher does not know, by when it said so first."""
+        self._ended_at: dict[str, float] = {}
+        """By run that has ended and is not forgotten: when that was first seen."""
         self._digests: dict[str, int] = {}
         self._full = False
         self._capacity: CapacityReport | None = None
@@ -212,12 +216,20 @@ class Agent:
 
     def _reports(self) -> list[RunReport]:
         held = self._runtime.held()
+        now = self._clock()
         news = [
-            _report(status)
+            _report(status, self._ended_ago(status, now))
             for status in held.values()
             if self._full or self._acknowledged.get(status.run) != status.seq
         ]
         return [*news, *(report for run, report in self._not_here.items() if run not in held)]
+
+    def _ended_ago(self, status: RunStatus, now: float) -> float:
+        """How many seconds ago a run was first seen to have ended; a dispatcher that is away hears of it late."""
+        if not status.state.is_terminal:
+            return 0.0
+        ago = now - self._ended_at.setdefault(status.run, now)
+        return round(ago, 3) if ago >= _SHORTEST_AGO else 0.0
 
     async def _capacity_news(self) -> CapacityReport | None:
         now = self._clock()
@@ -263,6 +275,7 @@ class Agent:
             self._unknown_since.pop(run, None)
             self._acknowledged.pop(run, None)
             self._tails.forget(run)
+            self._ended_at.pop(run, None)
             await self._runtime.forget(run)
         await self._meet_unknown(answer, asked_at)
         self._epoch = answer.epoch
@@ -288,6 +301,7 @@ class Agent:
                 continue
             if status.state.is_terminal:
                 self._tails.forget(run)
+                self._ended_at.pop(run, None)
                 await self._runtime.forget(run)
                 continue
             since = self._unknown_since.setdefault(run, asked_at)
@@ -361,7 +375,7 @@ class Agent:
                 raise outcome
 
 
-def _report(status: RunStatus) -> RunReport:
+def _report(status: RunStatus, ended_ago: float = 0.0) -> RunReport:
     members = status.members if status.state.is_terminal or status.state is RunState.RUNNING else ()
     return RunReport(
         run=status.run,
@@ -373,4 +387,5 @@ def _report(status: RunStatus) -> RunReport:
         placement=status.placement,
         members=members,
         sizes=status.sizes,
+        ended_seconds_ago=ended_ago,
     )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
 
-_ORDER = ("PriorityClass", "Queue", "Cluster", "Reservation", "Job")
-"""In which kinds are applied: queues name priority classes, reservations queues and clusters, jobs queues."""
+_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "Reservation", "Job")
+"""In which kinds are applied: queues name priority classes, clusters price books, reservations queues and clusters, jobs queues."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change and make none.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Make queues, classes, clusters and reservations what files say, and submit jobs. Shows the change, then asks."""
+    """Make queues, classes, price books, clusters and reservations what files say, and submit jobs. Shows the change, then asks."""
     from trainmaster.cli import submit
     from trainmaster.cli.documents import parse_settings, read_documents
 
@@ -92,6 +92,7 @@ def _declared(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.errors import Code, Mistake, ProblemError
     from trainmaster.protocol.jobs import JobSpec
+    from trainmaster.protocol.prices import PriceBookSpec
     from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
     out: list[tuple[Kind, str, Strict]] = []
@@ -105,6 +106,9 @@ def _declared(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]
                 case "PriorityClass":
                     priority_class = validated(PriorityClassSpec, document.value, document.place)
                     out.append(("PriorityClass", priority_class.name, priority_class))
+                case "PriceBook":
+                    book = validated(PriceBookSpec, document.value, document.place)
+                    out.append(("PriceBook", book.name, book))
                 case "Cluster":
                     cluster = validated(ClusterSpec, document.value, document.place)
                     out.append(("Cluster", cluster.name, cluster))

@@ -10,12 +10,14 @@ from trainmaster.cli.embedded import private_file
 from trainmaster.cli.errors import UsageError
 from trainmaster.dispatcher.services.bootstrap import Declared, make_what_is_missing
 from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
 
 _KINDS: dict[str | None, type[Declared]] = {
     "PriorityClass": PriorityClassSpec,
     "Queue": QueueSpec,
+    "PriceBook": PriceBookSpec,
     "Cluster": ClusterSpec,
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Self, overload
 
 import httpx
@@ -32,6 +33,7 @@ from trainmaster.client.values import (
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.usage import Per, UsageAnswer
 
 _RETRIES = Retries()
 
@@ -164,6 +166,11 @@ class AsyncClient:
 
     async def queues(self, *, usage: bool = False) -> list[QueueView]:
         return await self._run(self._verbs.queues(usage))
+
+    async def usage(
+        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
+    ) -> UsageAnswer:
+        return await self._run(self._verbs.usage(begin, end, per, by, queue))
 
     async def clusters(self) -> list[ClusterView]:
         return await self._run(self._verbs.clusters())

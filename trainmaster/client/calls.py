@@ -1,6 +1,7 @@
 """The API's calls as request values. Pure; the answers' shapes are in ``values.py``."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -11,13 +12,15 @@ from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
+from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
-Kind = Literal["Queue", "PriorityClass", "Cluster", "Reservation"]
+Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "Reservation"]
 
 COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
     "Queue": ("/v1/queues", "queues"),
     "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
+    "PriceBook": ("/v1/price-books", "priceBooks"),
     "Cluster": ("/v1/clusters", "clusters"),
     "Reservation": ("/v1/reservations", "reservations"),
 }
@@ -93,6 +96,11 @@ def list_objects(kind: Kind) -> Request:
 
 def queues(*, usage: bool) -> Request:
     return core.get(COLLECTIONS["Queue"][0], (("usage", "true" if usage else None),))
+
+
+def usage(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> Request:
+    query = [("begin", begin.isoformat()), ("end", end.isoformat()), ("per", per), *(("by", one) for one in by)]
+    return core.get("/v1/usage", [*query, ("queue", queue)])
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Self, overload
 
 import httpx
@@ -31,6 +32,7 @@ from trainmaster.client.values import (
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.usage import Per, UsageAnswer
 
 _RETRIES = Retries()
 
@@ -192,6 +194,15 @@ class Client:
     def queues(self, *, usage: bool = False) -> list[QueueView]:
         """The queues that the key may see, with their jobs by state; with ``usage``, what each uses now, where a leader answers."""
         return self._run(self._verbs.queues(usage))
+
+    def usage(
+        self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
+    ) -> UsageAnswer:
+        """What the key's queues have used and what it cost, in whole hours of UTC.
+
+        ``by``: of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Runs at work count until now.
+        """
+        return self._run(self._verbs.usage(begin, end, per, by, queue))
 
     def clusters(self) -> list[ClusterView]:
         """The clusters with their contact and capacity."""

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
+from trainmaster.protocol.usage import Per, UsageAnswer
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -150,6 +152,11 @@ class Verbs:
 
     def queues(self, usage: bool) -> Steps[list[QueueView]]:
         return self._models(calls.queues(usage=usage), calls.COLLECTIONS["Queue"][1], QueueView)
+
+    def usage(
+        self, begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None
+    ) -> Steps[UsageAnswer]:
+        return self._model(calls.usage(begin, end, per, by, queue), UsageAnswer)
 
     def clusters(self) -> Steps[list[ClusterView]]:
         return self._models(calls.list_objects("Cluster"), calls.COLLECTIONS["Cluster"][1], ClusterView)

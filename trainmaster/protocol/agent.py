@@ -45,6 +45,9 @@ class Numa(Lenient):
     """What each zone has free beside our own members, of the resources that belong to zones. Others belong to the whole node."""
 
 
+MOST_SECONDS_AGO = 366 * 86_400.0
+
+
 class NodeGroup(Lenient):
     """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
 
@@ -117,6 +120,8 @@ class RunReport(Lenient):
     members: tuple[MemberReport, ...] = ()
     sizes: dict[str, int] | None = None
     """Members by role that the runtime keeps the run at, once it was asked to resize it. Less than was asked for: it found no room."""
+    ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
+    """How long ago it ended, where that could not be told at once: its time is charged until then."""
 
 
 class SyncRequest(Lenient):

@@ -26,6 +26,7 @@ class Code(StrEnum):
     UNKNOWN_QUEUE = "unknown-queue"
     NOT_A_LEAF = "queue-not-a-leaf"
     UNKNOWN_PRIORITY_CLASS = "unknown-priority-class"
+    UNKNOWN_PRICE_BOOK = "unknown-price-book"
     POD_TEMPLATE_REFUSED = "pod-template-refused"
     WEBHOOKS_OFF = "webhooks-off"
     UNAUTHENTICATED = "unauthenticated"
@@ -65,6 +66,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.UNKNOWN_QUEUE: (422, "The queue does not exist"),
     Code.NOT_A_LEAF: (422, "Jobs go to queues without children"),
     Code.UNKNOWN_PRIORITY_CLASS: (422, "The priority class does not exist"),
+    Code.UNKNOWN_PRICE_BOOK: (422, "The price book does not exist"),
     Code.POD_TEMPLATE_REFUSED: (422, "The pod template is not allowed"),
     Code.WEBHOOKS_OFF: (422, "This installation sends no webhooks"),
     Code.UNAUTHENTICATED: (401, "A valid API key is needed"),

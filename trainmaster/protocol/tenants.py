@@ -1,6 +1,7 @@
 """What admins declare: queues, priority classes, clusters and keys; and how they and jobs are shown."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -9,6 +10,7 @@ from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
 from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue
+from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
 from trainmaster.protocol.states import (
     ClusterKind,
@@ -110,6 +112,10 @@ class ClusterSpec(Strict):
     region: Annotated[str, StringConstraints(max_length=63)] = ""
     provider: Annotated[str, StringConstraints(max_length=63)] = ""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    price_book: Name40 | None = None
+    """What its time costs; without one nothing."""
+    price_correction: Factor = Decimal(1)
+    """By how much its invoices differ from the price book: 1.07 where they are 7 % higher."""
     placement_timeout: Duration = "5m"
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 

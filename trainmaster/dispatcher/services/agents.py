@@ -222,7 +222,16 @@ def _take_report(
         # What an agent says before it has heard of a resize is of no use.
         is_of_now = report.generation >= record.run.generation
         moved = report.placement if is_of_now and report.placement != record.placement else None
-        found.changes.append(runs.RunChange(record.ref, outcome.run, result=result, placement=moved))
+        found.changes.append(
+            runs.RunChange(
+                record.ref,
+                outcome.run,
+                result=result,
+                placement=moved,
+                has_nodes=bool(report.placement) or report.state in (RunState.RUNNING, RunState.SUCCEEDED),
+                ended_ago=report.ended_seconds_ago,
+            )
+        )
         tells = moved is not None or settles
         if tells and outcome.verdict is not Verdict.APPLIED and not outcome.run.state.is_terminal:
             # No transition of the run, yet the scheduler's view must learn where its members are now.
@@ -234,12 +243,15 @@ def _take_report(
                     attempt=record.ref.attempt,
                     cluster_id=record.cluster_id,
                     message=_members_now(found.sizes[record.ref]) if settles else "",
+                    details={"sizes": found.sizes[record.ref]} if settles else {},
                 )
             )
     if outcome.verdict is Verdict.APPLIED:
         ending = _ending(report)
         stays = not settles and (report.placement is None or report.placement == record.placement)
         follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor, stays=stays)
+        if settles:
+            found.transitions[-1].details["sizes"] = found.sizes[record.ref]
 
 
 def _members_now(sizes: Mapping[str, int]) -> str:

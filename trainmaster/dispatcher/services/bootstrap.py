@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 
-from trainmaster.dispatcher.services import tenants
+from trainmaster.dispatcher.services import pricing, tenants
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.store import keys, prices
 from trainmaster.dispatcher.store import tenants as tenant_store
 from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
 
-Declared = QueueSpec | PriorityClassSpec | ClusterSpec
+Declared = QueueSpec | PriorityClassSpec | PriceBookSpec | ClusterSpec
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
@@ -29,7 +30,7 @@ async def make_first_key(settings: Settings, name: str) -> str:
 async def make_local_installation(
     settings: Settings, clusters: Sequence[ClusterSpec], secrets: dict[str, str], queues: Sequence[QueueSpec]
 ) -> None:
-    """What ``trainmaster up`` needs: clusters, queues where there are none, and keys with these secrets by name.
+    """What ``trainmaster up`` needs: clusters that are not there, queues where there are none, and keys with these secrets by name.
 
     The secret named ``admin`` is an admin's, every other one that of the agent of the cluster with that name.
     """
@@ -37,7 +38,8 @@ async def make_local_installation(
     try:
         async with stores.database.transaction() as tx:
             for cluster in clusters:
-                await tenants.put_cluster(tx, cluster)
+                if await tenant_store.cluster_id(tx, cluster.name) is None:
+                    await tenants.put_cluster(tx, cluster)
             if not await tenants.has_queues(tx):
                 for queue in queues:
                     await tenants.put_queue(tx, queue)
@@ -72,8 +74,10 @@ async def make_what_is_missing(
 
 
 def _turn(spec: Declared) -> tuple[int, int]:
-    """Queues name priority classes, and parents come before their children."""
-    return (1, spec.path.count("/")) if isinstance(spec, QueueSpec) else (0, 0)
+    """Queues name priority classes, and parents come before their children; clusters name price books."""
+    if isinstance(spec, QueueSpec):
+        return 1, spec.path.count("/")
+    return (2, 0) if isinstance(spec, ClusterSpec) else (0, 0)
 
 
 async def _declare(tx: Transaction, spec: Declared) -> str:
@@ -87,6 +91,11 @@ async def _declare(tx: Transaction, spec: Declared) -> str:
             return ""
         await tenants.put_class(tx, spec)
         return await _made(tx, "priority class", spec.name)
+    if isinstance(spec, PriceBookSpec):
+        if await prices.has_book(tx, spec.name):
+            return ""
+        await pricing.put_book(tx, spec)
+        return await _made(tx, "price book", spec.name)
     if await tenant_store.cluster_id(tx, spec.name) is not None:
         return ""
     await tenants.put_cluster(tx, spec)

@@ -50,7 +50,7 @@ def _told(job: JobRecord, run: RunRecord, sizes: Mapping[str, int], why: str) ->
         cluster_id=run.cluster_id,
         actor="scheduler",
         message=f"to {members}: {why}",
-        details={"sizes": dict(sizes)},
+        details={"sizes": dict(sizes), "from": dict(run.sizes)},
     )
 
 

@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     """Scales how long a cluster that returned a job is left out for it."""
     usage_half_life: Duration | None = None
     """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
+    currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$")
+    """What all money is in; other currencies have an exchange rate in their price book."""
+    usage_labels: str = ""
+    """Keys of jobs' labels by which usage is told apart, with commas between."""
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Of all requests that are being read and answered; more are told to come again."""
@@ -106,6 +110,10 @@ class Settings(BaseSettings):
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
         return _listed(self.webhook_secret.get_secret_value())
+
+    @property
+    def counted_labels(self) -> tuple[str, ...]:
+        return _listed(self.usage_labels)
 
     @property
     def webhook_policy(self) -> AddressPolicy:

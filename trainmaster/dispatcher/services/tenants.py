@@ -5,7 +5,8 @@ import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.services import pricing
+from trainmaster.dispatcher.store import keys, prices
 from trainmaster.dispatcher.store import tenants as store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.durations import parse_duration
@@ -78,7 +79,10 @@ async def delete_class(tx: Transaction, name: str) -> None:
 
 
 async def put_cluster(tx: Transaction, spec: ClusterSpec) -> None:
+    """Make or change a cluster. Raises ProblemError where it names a price book that is not there."""
+    await pricing.check_book(tx, spec.price_book)
     await store.put_cluster(tx, spec)
+    await prices.note_tariffs(tx)
 
 
 async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:

@@ -1,5 +1,6 @@
 """Bringing the schema up to date, guarded by an advisory lock so that several processes may try at once."""
 
+import time
 from datetime import date
 from importlib.resources import as_file, files
 
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from trainmaster.dispatcher.store.database import driver_url, map_error
 
 _LOCK = 0x7472_6D61  # "trma"
+_LOOK_SECONDS = 0.2
 PARTITION_DAYS_AHEAD = 7
 
 
@@ -28,8 +30,7 @@ def migrate(url: str) -> str:
     engine = create_engine(driver_url(url), connect_args={"connect_timeout": 5})
     try:
         with as_file(files("trainmaster.migrations")) as folder, engine.connect() as connection:
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
-            connection.commit()
+            _take_lock(connection)
             command.upgrade(_config(connection, str(folder)), "head")
             make_partitions(connection)
             connection.commit()
@@ -41,6 +42,14 @@ def migrate(url: str) -> str:
         raise map_error(error) from error
     finally:
         engine.dispose()
+
+
+def _take_lock(connection: Connection) -> None:
+    """Wait until nobody else migrates. Not inside the statement: an index that is built concurrently waits for all of those."""
+    while not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar():
+        connection.commit()
+        time.sleep(_LOOK_SECONDS)
+    connection.commit()
 
 
 def newest_revision() -> str:

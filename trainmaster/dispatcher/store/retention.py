@@ -181,13 +181,13 @@ async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int
 async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
     """Remove those of these jobs that ended so long ago, with all that is theirs; how many.
 
-    A job with a live run, or with a webhook message that is still being brought out, stays until that is over.
+    A job with a run that is live or not counted, or with a webhook message that is still being brought out, stays until that is over.
     """
     rows = await tx.all(
         """
         DELETE FROM jobs WHERE id IN (
             SELECT j.id FROM jobs j WHERE j.id = ANY(:ids) AND j.ended_at < now() - make_interval(secs => :seconds)
-            AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.ended_at IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND NOT r.counted)
             AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.job_id = j.id AND o.dead_at IS NULL)
             ORDER BY j.id FOR UPDATE SKIP LOCKED)
         RETURNING id, spec_id

@@ -29,13 +29,18 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """A run's new value. ``result`` and ``placement`` stay as they are when None; ``desired_version`` likewise."""
+    """A run's new value. ``result`` and ``placement`` stay as they are when None; ``desired_version`` likewise.
+
+    ``has_nodes``: whether members have nodes. ``ended_ago``: how many seconds ago it ended, as its agent says.
+    """
 
     ref: RunRef
     run: Run
     result: dict[str, Any] | None = None
     placement: dict[str, dict[str, int]] | None = None
     desired_version: int | None = None
+    has_nodes: bool = False
+    ended_ago: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,7 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
-                desired_version bigint, result jsonb, placement jsonb, over bool)
+                desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8)
             LIMIT :many
         )
         UPDATE runs SET
@@ -202,7 +207,10 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
             result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
             started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
                               ELSE runs.started_at END,
-            ended_at = CASE WHEN n.over THEN coalesce(runs.ended_at, now()) END
+            placed_at = CASE WHEN n.placed THEN coalesce(runs.placed_at, now()) ELSE runs.placed_at END,
+            ended_at = CASE WHEN n.over THEN coalesce(
+                runs.ended_at,
+                greatest(now() - make_interval(secs => n.ago), runs.placed_at, runs.started_at, runs.leased_at)) END
         FROM n WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
         """,
         rows=dumps(
@@ -219,6 +227,8 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                     "result": change.result,
                     "placement": change.placement,
                     "over": change.run.state.is_terminal,
+                    "placed": change.has_nodes,
+                    "ago": change.ended_ago,
                 }
                 for change in changes
             ]

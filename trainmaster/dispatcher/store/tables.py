@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     PrimaryKeyConstraint,
     SmallInteger,
     Table,
@@ -155,6 +156,44 @@ clusters = Table(
     Column("removed_at", DateTime(timezone=True)),
     _now(),
     comment="removed_at: its runs are kept, so its row is; for everybody else it is not there.",
+)
+
+price_books = Table(
+    "price_books",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+tariffs = Table(
+    "tariffs",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("book", JSONB()),
+    Column("correction", Text, nullable=False),
+    PrimaryKeyConstraint("cluster_id", "since"),
+    comment="What clusters have charged from a moment on, as their price books were then. Insert-only.",
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("hour", DateTime(timezone=True), nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("cluster_id", Integer, nullable=False),
+    Column("labels", JSONB(), nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("product", Text, nullable=False),
+    Column("spot", Boolean, nullable=False),
+    Column("amount", Numeric(), nullable=False),
+    Column("cost", Numeric(), nullable=False),
+    PrimaryKeyConstraint("hour", "queue_id", "api_key_id", "cluster_id", "labels", "resource", "product", "spot"),
+    comment="What ended runs have used: units of the resource times microseconds, and billionths of the currency. An empty"
+    " resource counts members.",
 )
 
 agent_sessions = Table(
@@ -331,6 +370,8 @@ runs = Table(
     Column("ended_at", DateTime(timezone=True)),
     Column("result", JSONB()),
     Column("decision", JSONB(), nullable=False),
+    Column("placed_at", DateTime(timezone=True)),
+    Column("counted", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="
@@ -339,7 +380,9 @@ runs = Table(
     ),
     Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
-    comment="holding: the sizes before a shrink, until its agent says that the members have gone.",
+    Index("ix_runs_uncounted", "job_id", "attempt", postgresql_where=text("NOT counted")),
+    comment="holding: the sizes before a shrink, until its agent says that the members have gone. placed_at: since when members have"
+    " nodes. counted: whether what it used is in usage.",
 )
 
 run_tails = Table(

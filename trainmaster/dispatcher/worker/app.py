@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.worker.side import Side
-from trainmaster.dispatcher.worker.tasks import RELAY, RETENTION, make_tasks
+from trainmaster.dispatcher.worker.tasks import RELAY, RETENTION, USAGE, make_tasks
 from trainmaster.protocol.errors import ProblemError
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _QUEUE = "side-jobs"
 _MOST_WAITING = 20
 _RELAY_SECONDS = 1.0
+_USAGE_SECONDS = 10.0
 _VISIBILITY_SECONDS = 3600
 
 
@@ -59,6 +60,7 @@ def make_app(settings: Settings) -> Celery:
         beat_schedule={
             # What is not taken in time is dropped: the next one does the same.
             RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
+            USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
             # By the clock and not from the start of beat, which may be started again more often than once an hour.
             RETENTION: {"task": RETENTION, "schedule": crontab(minute="17"), "options": {"expires": 1800}},
         },

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.retention import Removed, Retention
 from trainmaster.dispatcher.services.webhooks import Relay, Tally, Terms
 from trainmaster.dispatcher.store.database import Database
@@ -15,9 +16,10 @@ from trainmaster.protocol.errors import ProblemError
 
 log = logging.getLogger(__name__)
 
-RELAY, RETENTION = "relay", "retention"
+RELAY, RETENTION, USAGE = "relay", "retention", "usage"
 _RELAY_SECONDS = 300.0
 _RETENTION_SECONDS = 900.0
+_USAGE_SECONDS = 300.0
 
 
 def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
@@ -25,6 +27,7 @@ def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
     return {
         RELAY: _alone(lambda: side.run(lambda database: relay(database, side))),
         RETENTION: _alone(lambda: side.run(lambda database: retention(database, side))),
+        USAGE: _alone(lambda: side.run(lambda database: usage(database, side))),
     }
 
 
@@ -66,6 +69,12 @@ async def relay(database: Database, side: Side) -> Tally:
     return tally
 
 
+async def usage(database: Database, side: Side) -> int:
+    """Count what runs that have ended have used."""
+    return await Accounting(database, side.settings.counted_labels, _goes_on(side, _USAGE_SECONDS)).run()
+
+
 async def retention(database: Database, side: Side) -> Removed:
-    """Remove what is older than the settings say."""
+    """Remove what is older than the settings say; what runs have used is counted before they go."""
+    await usage(database, side)
     return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()

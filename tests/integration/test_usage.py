@@ -1,0 +1,277 @@
+"""What was used and what it cost: counted by the worker's side job, asked for by the API."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeAgent, Service, job
+from tests.integration.rows import rows
+from tests.waiting import eventually
+from trainmaster.dispatcher.services.accounting import Accounting
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.states import RunState
+
+GPU = "nvidia.com/gpu"
+BOOK = {"name": "own", "onDemand": {"cpu": "0.04", "memory": "0.005", "devices": {f"{GPU}@product=H100": "2.5"}}}
+
+
+async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> None:
+    answer = await service.http.put(f"/v1/{kind}/{name}", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+async def priced(service: Service, **fields: Any) -> None:
+    """The cluster private charges by the book."""
+    await put(service, "price-books", "own", {**BOOK, **fields})
+    await put(service, "clusters", "private", {"name": "private", "clusterKind": "private", "priceBook": "own"})
+
+
+async def ran(service: Service, agent: FakeAgent, **fields: Any) -> str:
+    """A job that has run and succeeded; its id."""
+    job_id = await service.submit(**fields)
+    run = (await agent.next_start())["run"]
+    sizes = {"main": fields.get("replicas", 1)}
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": sizes})
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    return job_id
+
+
+async def usage(service: Service, client: Any = None, **query: Any) -> dict[str, Any]:
+    answer = await (client or service.http).get("/v1/usage", params=query)
+    assert answer.status_code == 200, answer.text
+    value: dict[str, Any] = answer.json()
+    return value
+
+
+def accounting(service: Service, **options: Any) -> Accounting:
+    return Accounting(service.stores.database, **options)
+
+
+async def expected_cost(service: Service, *, cpu: Fraction, memory: Fraction = Fraction(0)) -> Fraction:
+    """By hand: seconds of each run, from when it had nodes to its end, times the prices of what it holds."""
+    found = await rows(
+        service.stores,
+        "SELECT extract(epoch FROM coalesce(ended_at, now()) - placed_at) AS seconds FROM runs WHERE placed_at IS NOT NULL",
+    )
+    seconds = sum((Fraction(row.seconds) for row in found), Fraction(0))
+    return seconds / 3600 * (cpu * Fraction("0.04") + memory * Fraction("0.005"))
+
+
+async def test_what_ran_is_counted_once_and_costs_what_the_book_says(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    for _ in range(5):
+        await ran(service, agent, cpu="2")
+    before = await usage(service, by=["queue", "cluster"])
+    assert [row["of"] for row in before["rows"]] == [{"queue": "default", "cluster": "private"}]
+    counted = await asyncio.gather(*(accounting(service, batch=2).run() for _ in range(4)))
+    assert sum(counted) == 5
+    assert await accounting(service).run() == 0
+    after = await usage(service, by=["queue", "cluster"])
+    assert after["total"]["cost"] == before["total"]["cost"]
+    assert after["total"]["cpu"] == before["total"]["cpu"]
+    assert after["total"]["runs"] == 5
+    exact = await expected_cost(service, cpu=Fraction(2))
+    assert abs(Fraction(after["total"]["cost"]) - exact) <= Fraction(5 * 2, 10**9)
+    assert exact > 0
+    assert after["currency"] == "EUR"
+
+
+async def test_roll_ups_add_up_however_they_are_split(service: Service) -> None:
+    service.settings.usage_labels = "team"
+    await priced(service)
+    await put(service, "queues", "other", {"path": "other"})
+    agent, second = service.agent(), service.agent("edge", session="session-2")
+    await agent.connect()
+    for number in range(3):
+        await ran(service, agent, queue=("default", "other")[number % 2], labels={"team": f"t{number}"})
+    await second.connect()
+    await ran(service, second, placement={"clusters": ["edge"]})
+    await accounting(service, labels=["team"]).run()
+    whole = (await usage(service))["total"]
+    for by in (["queue"], ["user"], ["cluster"], ["kind"], ["label:team"], ["queue", "kind", "label:team"]):
+        for per in ("hour", "day", "month", "all"):
+            told = await usage(service, by=by, per=per)
+            assert sum(Decimal(row["cost"]) for row in told["rows"]) == Decimal(whole["cost"])
+            assert sum(row["runs"] for row in told["rows"]) == whole["runs"] == 4
+            assert told["total"] == whole
+    teams = {row["of"]["label:team"]: row["runs"] for row in (await usage(service, by="label:team"))["rows"]}
+    assert teams == {"t0": 1, "t1": 1, "t2": 1, "": 1}
+    free = {row["of"]["kind"]: Decimal(row["cost"]) for row in (await usage(service, by="kind"))["rows"]}
+    assert free["edge"] == 0 < free["private"], "a cluster without a price book costs nothing"
+
+
+async def test_what_runs_counts_until_now_and_what_never_had_nodes_does_not_count(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    await service.submit("waits", cpu="4")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.PENDING, 1)
+    assert (await usage(service))["rows"] == []
+    await agent.report(run, RunState.PENDING, 2, placement={"node": {"main": 1}})
+    first = await usage(service)
+    assert first["total"]["cost"] != "0", "a gang that has nodes costs, though it does not run yet"
+    await asyncio.sleep(0.05)
+    second = await usage(service)
+    assert Decimal(second["total"]["cost"]) > Decimal(first["total"]["cost"])
+    assert second["total"]["runs"] == 0
+    await agent.report(run, RunState.RETURNED, 3, message="no")
+    assert await accounting(service).run() == 1
+    assert Decimal((await usage(service))["total"]["cost"]) >= Decimal(second["total"]["cost"])
+
+
+async def test_an_end_that_is_told_late_is_charged_until_it_was(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    await service.submit("late")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await rows(
+        service.stores,
+        "UPDATE runs SET placed_at = now() - interval '100 s', started_at = now() - interval '90 s',"
+        " leased_at = now() - interval '110 s' RETURNING 1",
+    )
+    await agent.report(run, RunState.SUCCEEDED, 3, ended_seconds_ago=40.0)
+    (row,) = await rows(service.stores, "SELECT extract(epoch FROM ended_at - placed_at) AS seconds FROM runs")
+    assert 59 < row.seconds < 65
+    await service.submit("later")
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await agent.report(run, RunState.FAILED, 3, ended_seconds_ago=4000.0)
+    (row,) = await rows(service.stores, "SELECT ended_at >= placed_at AS sound FROM runs ORDER BY job_id DESC LIMIT 1")
+    assert row.sound, "no run ends before it began"
+
+
+async def test_prices_hold_from_when_they_were_made(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    await ran(service, agent)
+    before = Decimal((await usage(service))["total"]["cost"])
+    await put(service, "price-books", "own", {**BOOK, "onDemand": {"cpu": "4000"}})
+    assert Decimal((await usage(service))["total"]["cost"]) == before
+    await accounting(service).run()
+    assert Decimal((await usage(service))["total"]["cost"]) == before
+    await ran(service, agent)
+    assert Decimal((await usage(service))["total"]["cost"]) > 1000 * before
+    found = await rows(service.stores, "SELECT count(*) AS many FROM tariffs")
+    assert found[0].many == 2
+    await put(service, "price-books", "own", {**BOOK, "onDemand": {"cpu": "4000"}})
+    assert (await rows(service.stores, "SELECT count(*) AS many FROM tariffs"))[0].many == 2, "nothing has changed"
+
+
+async def test_devices_are_charged_by_product(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    group = NodeGroup(name="node", count=4, free={"cpu": 4000, GPU: 2}, labels={"nvidia.com/gpu.product": "H100"})
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=("gang", "resize"))
+    await agent.sync(capacity=report)
+    await agent.sync(full=True)
+    spec = job("gpus", replicas=2)
+    spec["roles"][0]["template"]["resources"] = {"cpu": "1", GPU: "1"}
+    answer = await service.http.post("/v1/jobs", json=spec)
+    assert answer.status_code == 201, answer.text
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 2}})
+    await rows(service.stores, "UPDATE runs SET placed_at = now() - interval '1800 s' RETURNING 1")
+    await rows(service.stores, "UPDATE tariffs SET since = since - interval '1 day' RETURNING 1")
+    await agent.report(run, RunState.SUCCEEDED, 3)
+    await accounting(service).run()
+    total = (await usage(service))["total"]
+    assert total["devices"] == {f"{GPU}@product=H100": pytest.approx(1.0, rel=0.01)}
+    assert float(total["cost"]) == pytest.approx(2.5 + 0.04, rel=0.01)
+
+
+async def test_an_elastic_run_is_charged_for_what_it_held_at_each_time(service: Service) -> None:
+    agent = service.agent()
+    group = NodeGroup(name="node", count=8, free={"cpu": 1000})
+    report = CapacityReport(groups=(group,), runtime="test", scheduler="test", capabilities=("gang", "resize"))
+    await agent.sync(capacity=report)
+    await agent.sync(full=True)
+    spec = job("elastic", replicas=8, elastic={"step": 3, "coolDown": "1s"})
+    spec["roles"][0]["minReplicas"] = 2
+    await service.http.post("/v1/jobs", json=spec)
+    run = (await agent.next_start())["run"]
+    await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 2}})
+
+    async def has_grown() -> bool:
+        return bool((await agent.desired(0.5))["resize"])
+
+    await eventually(has_grown)
+    sizes = await rows(service.stores, "SELECT sizes FROM runs")
+    assert sizes[0].sizes == {"main": 5}
+    await agent.report(run, RunState.RUNNING, 3, 2, placement={"node": {"main": 5}}, sizes={"main": 5})
+    await rows(service.stores, "UPDATE runs SET placed_at = now() - interval '1000 s' RETURNING 1")
+    await agent.report(run, RunState.SUCCEEDED, 4, 2)
+    for _ in range(2):
+        cores = (await usage(service))["total"]["cpu"] * 3600
+        assert 2000 <= cores < 2100, "two members for a thousand seconds, five for the moments after the growth"
+        await accounting(service).run()
+
+
+async def test_users_see_what_their_queues_used(service: Service) -> None:
+    for path in ("a", "b"):
+        await put(service, "queues", path, {"path": path})
+    answer = await service.http.post("/v1/keys", json={"name": "ann", "role": "user", "queues": ["a"]})
+    ann = service.as_key(answer.json()["key"])
+    agent = service.agent()
+    await agent.connect()
+    await ran(service, agent, queue="a")
+    await ran(service, agent, queue="b")
+    for _ in range(2):
+        assert [row["of"]["queue"] for row in (await usage(service, ann, by="queue"))["rows"]] == ["a"]
+        assert (await ann.get("/v1/usage", params={"queue": "b"})).json()["code"] == "unknown-queue"
+        assert len((await usage(service, by="queue"))["rows"]) == 2
+        assert [row["of"]["queue"] for row in (await usage(service, by="queue", queue="b"))["rows"]] == ["b"]
+        await accounting(service).run()
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"by": "colour"}, "invalid-parameter"),
+        ({"per": "week"}, "invalid-parameter"),
+        ({"begin": "yesterday"}, "invalid-parameter"),
+        ({"begin": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}, "invalid-parameter"),
+        ({"by": "label:team"}, "invalid-parameter"),
+        ({"queue": "nowhere"}, "unknown-queue"),
+    ],
+)
+async def test_a_question_with_a_mistake_is_refused(service: Service, query: dict[str, str], code: str) -> None:
+    answer = await service.http.get("/v1/usage", params=query)
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+
+
+async def test_only_the_hours_that_were_asked_for_are_told(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    await ran(service, agent)
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    earlier = {"begin": (hour - timedelta(hours=3)).isoformat(), "end": (hour - timedelta(hours=1)).isoformat()}
+    for _ in range(2):
+        assert (await usage(service, **earlier))["rows"] == []
+        assert (await usage(service, per="hour"))["rows"] != []
+        await accounting(service).run()
+
+
+async def test_price_books_are_made_shown_and_removed_once_nobody_names_them(service: Service) -> None:
+    answer = await service.http.put(
+        "/v1/clusters/edge", json={"name": "edge", "clusterKind": "edge", "priceBook": "own"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown-price-book")
+    await priced(service)
+    shown = (await service.http.get("/v1/price-books/own")).json()
+    assert shown["onDemand"]["devices"] == {f"{GPU}@product=H100": "2.5"}
+    answer = await service.http.delete("/v1/price-books/own")
+    assert (answer.status_code, answer.json()["code"]) == (409, "in-use")
+    await put(service, "clusters", "private", {"name": "private", "clusterKind": "private"})
+    assert (await service.http.delete("/v1/price-books/own")).status_code == 204
+    assert (await service.http.delete("/v1/price-books/own")).status_code == 404
+    assert (await service.http.get("/v1/price-books")).json() == {"priceBooks": []}

@@ -1,0 +1,126 @@
+"""What things cost: rates, and how they changed. Pure; money in billionths (``protocol.prices.NANOS``), times in microseconds."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import NamedTuple
+
+from trainmaster.protocol.prices import NANOS, PriceBookSpec, PricesSpec, to_nanos
+from trainmaster.protocol.quota import parse_line
+
+MICROS = 10**6
+_HOUR = 3600 * MICROS
+_UNITS = {"cpu": 1000, "memory": 2**30}
+"""How many units of a resource its price is of."""
+
+
+class Place(NamedTuple):
+    """What is paid for: a resource and, of devices, the product; ``spot`` where the provider may take the node back."""
+
+    resource: str
+    product: str = ""
+    spot: bool = False
+
+    def __str__(self) -> str:
+        name = f"{self.resource}@product={self.product}" if self.product else self.resource
+        return f"{name} (spot)" if self.spot else name
+
+
+class Rate(NamedTuple):
+    """A price as a whole number: billionths of the currency, times ``NANOS``, for ``unit`` units during an hour."""
+
+    price: int
+    unit: int
+
+    def weight(self, amount: int, micros: int) -> "Cost":
+        """What an amount costs in that time."""
+        return Cost(self.price * amount * micros, self.unit)
+
+
+class Cost(NamedTuple):
+    """An exact sum of money that is not rounded yet."""
+
+    total: int
+    unit: int
+
+    @property
+    def nanos(self) -> int:
+        """In billionths of the currency, halves rounded up."""
+        whole = self.unit * _HOUR * NANOS
+        return (2 * self.total + whole) // (2 * whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What a cluster charges at one time."""
+
+    rates: Mapping[Place, Rate] = field(default_factory=dict)
+    egress: int = 0
+    """Billionths for a GiB that leaves."""
+
+    def rate(self, place: Place) -> Rate | None:
+        """That of the product, else that of the resource; on spot nodes the spot price, where there is one."""
+        for spot in (True, False) if place.spot else (False,):
+            for product in (place.product, "") if place.product else ("",):
+                found = self.rates.get(Place(place.resource, product, spot))
+                if found is not None:
+                    return found
+        return None
+
+    @property
+    def is_free(self) -> bool:
+        return not self.rates and not self.egress
+
+
+FREE = Tariff()
+
+
+def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
+    """A price book in the installation's currency; ``correction``: by how much invoices differ from it."""
+    factor = to_nanos_exact(book.exchange_rate * correction)
+    rates: dict[Place, Rate] = {}
+    for prices, spot in ((book.on_demand, False), (book.spot, True)):
+        if prices is not None:
+            rates |= _rates(prices, factor, spot=spot)
+    return Tariff(rates, to_nanos(book.egress) * factor // NANOS)
+
+
+def to_nanos_exact(factor: Decimal) -> int:
+    """A product of two factors in billionths; what is smaller than one is rounded."""
+    return int((factor * NANOS).to_integral_value())
+
+
+def _rates(prices: PricesSpec, factor: int, *, spot: bool) -> dict[Place, Rate]:
+    found: dict[Place, Rate] = {}
+    for resource, price in (("cpu", prices.cpu), ("memory", prices.memory)):
+        if price is not None:
+            found[Place(resource, "", spot)] = Rate(to_nanos(price) * factor, _UNITS[resource])
+    for name, price in prices.devices.items():
+        resource, product, _ = parse_line(name)
+        found[Place(resource, product, spot)] = Rate(to_nanos(price) * factor, 1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PriceHistory:
+    """The tariffs of a cluster, each from a moment on (microseconds since the epoch, ascending). Before the first all is free."""
+
+    since: Sequence[int] = ()
+    tariffs: Sequence[Tariff] = ()
+
+    def at(self, moment: int) -> Tariff:
+        place = bisect_right(self.since, moment)
+        return self.tariffs[place - 1] if place else FREE
+
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, Tariff]]:
+        """The stretches of a time in which prices do not change."""
+        at = begin
+        while at < end:
+            place = bisect_right(self.since, at)
+            until = min(end, self.since[place]) if place < len(self.since) else end
+            yield at, until, self.tariffs[place - 1] if place else FREE
+            at = until
+
+
+NO_PRICES = PriceHistory()

@@ -1,0 +1,155 @@
+"""What runs have used and what it cost: counted once for each run when it has ended, and worked out for those at work.
+
+Counting is a side job. A run and its count are written in one transaction, so that it is counted exactly once, whatever is cut
+off; each is charged at the prices that held at the time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from trainmaster.dispatcher.domain.prices import NO_PRICES, Place, PriceHistory
+from trainmaster.dispatcher.domain.shapes import Shape, shape_from
+from trainmaster.dispatcher.domain.usage import HOUR, Part, Resize, Stretch, Used, by_group, holdings, usage_of
+from trainmaster.dispatcher.scheduling.lines import product_of
+from trainmaster.dispatcher.services import pricing
+from trainmaster.dispatcher.store import scheduling
+from trainmaster.dispatcher.store import usage as store
+from trainmaster.dispatcher.store.database import Database, Transaction
+from trainmaster.dispatcher.store.usage import Bucket
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+
+BATCH = 2000
+RUNS = Place("runs")
+"""Counts runs that have had nodes, in the hour of their end."""
+_SPOT_LABELS: Mapping[str, frozenset[str]] = {
+    "cloud.google.com/gke-spot": frozenset({"true"}),
+    "cloud.google.com/gke-preemptible": frozenset({"true"}),
+    "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
+    "karpenter.sh/capacity-type": frozenset({"spot"}),
+    "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
+    "trainmaster.dev/spot": frozenset({"true"}),
+}
+"""Node labels, and their values on nodes that the provider may take back."""
+
+
+def is_spot(group: NodeGroup) -> bool:
+    return any(group.labels.get(label) in values for label, values in _SPOT_LABELS.items())
+
+
+@dataclass(slots=True)
+class Charges:
+    """What is needed to work out what runs have used, read once for many of them."""
+
+    prices: Mapping[int, PriceHistory]
+    groups: Mapping[int, Mapping[str, tuple[str, bool]]]
+    """By cluster and node group: its product, and whether it is spot."""
+    shapes: Mapping[int, Shape]
+    resizes: Mapping[tuple[int, int], Sequence[tuple[Resize, Mapping[str, int] | None]]]
+    """By job and attempt, in their order, each with the sizes before it where they were written down."""
+    _amounts: dict[tuple[Any, ...], tuple[dict[Place, int], int]] = field(default_factory=dict)
+
+    def of(self, row: Any) -> dict[Part, Used]:
+        """What a run of ``store.usage`` has used until its ``ended``; nothing where its members never had nodes."""
+        if row.began is None:
+            return {}
+        resizes = self.resizes.get((row.job_id, row.attempt), ())
+        first = next((before for _, before in resizes if before is not None), row.sizes)
+        stretches = []
+        for begin, end, sizes in holdings(row.began, row.ended, first, [resize for resize, _ in resizes]):
+            amounts, members = self._needs(row, sizes)
+            stretches.append(Stretch(begin, end, amounts, members))
+        return usage_of(stretches, self.prices.get(row.cluster_id, NO_PRICES))
+
+    def _needs(self, row: Any, sizes: Mapping[str, int]) -> tuple[dict[Place, int], int]:
+        key = row.cluster_id, row.shape_id, orjson.dumps([sizes, row.placement])
+        found = self._amounts.get(key)
+        if found is None:
+            groups = self.groups.get(row.cluster_id, {})
+            roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
+            amounts: dict[Place, int] = {}
+            for (group, role), count in by_group(sizes, row.placement or {}).items():
+                product, spot = groups.get(group, ("", False))
+                for resource, amount in roles.get(role, {}).items():
+                    place = Place(resource, product if "/" in resource else "", spot)
+                    amounts[place] = amounts.get(place, 0) + amount * count
+            found = self._amounts[key] = amounts, sum(sizes.values())
+        return found
+
+
+async def charges(tx: Transaction, rows: Sequence[Any]) -> Charges:
+    """What these runs are charged by."""
+    resizes: dict[tuple[int, int], list[tuple[Resize, Mapping[str, int] | None]]] = {}
+    resized = {row.job_id for row in rows if row.was_resized}
+    for row in await store.resizes(tx, resized) if resized else ():
+        resize = Resize(row.at, row.sizes, is_wish=row.kind == "resize")
+        resizes.setdefault((row.job_id, row.attempt), []).append((resize, row.before))
+    shapes = await store.shapes(tx, {row.shape_id for row in rows})
+    groups = {}
+    for cluster in await scheduling.clusters(tx, sorted({row.cluster_id for row in rows})):
+        if cluster.report is not None:
+            report = CapacityReport.model_validate(cluster.report)
+            groups[cluster.id] = {one.name: (product_of(one), is_spot(one)) for one in report.groups}
+    return Charges(
+        await pricing.histories(tx), groups, {key: shape_from(body) for key, body in shapes.items()}, resizes
+    )
+
+
+class Accounting:
+    """Counts runs that have ended. ``labels``: keys of jobs' labels that are counted apart; ``goes_on`` is asked between batches."""
+
+    def __init__(
+        self,
+        database: Database,
+        labels: Sequence[str] = (),
+        goes_on: Callable[[], bool] = lambda: True,
+        batch: int = BATCH,
+    ) -> None:
+        self._database = database
+        self._labels = frozenset(labels)
+        self._goes_on = goes_on
+        self._batch = batch
+
+    async def run(self) -> int:
+        """How many runs were counted. Raises ProblemError when the store is away; what was counted until then stays so."""
+        total = 0
+        while self._goes_on():
+            counted = await self._count()
+            total += counted
+            if counted < self._batch:
+                break
+        return total
+
+    async def _count(self) -> int:
+        async with self._database.transaction() as tx:
+            if not await store.take_turn(tx):
+                return 0
+            rows = await store.uncounted(tx, self._batch)
+            if not rows:
+                return 0
+            of = await charges(tx, rows)
+            total: dict[Bucket, list[int]] = {}
+            for row in rows:
+                labels = kept_labels(row.labels, self._labels)
+                for part, used in _with_run(row, of.of(row)):
+                    bucket = Bucket(part.hour, row.queue_id, row.api_key_id, row.cluster_id, labels, *part.place)
+                    into = total.setdefault(bucket, [0, 0])
+                    into[0] += used.amount
+                    into[1] += used.cost
+            await store.add(tx, {bucket: (amount, cost) for bucket, (amount, cost) in total.items()})
+            await store.mark_counted(tx, [(row.job_id, row.attempt) for row in rows])
+            return len(rows)
+
+
+def _with_run(row: Any, used: Mapping[Part, Used]) -> Iterator[tuple[Part, Used]]:
+    yield from used.items()
+    if row.began is not None:
+        yield Part(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
+
+
+def kept_labels(labels: Mapping[str, str] | None, keys: frozenset[str]) -> str:
+    """The labels that are counted apart, as JSON with sorted keys."""
+    kept = {key: value for key, value in (labels or {}).items() if key in keys}
+    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()
