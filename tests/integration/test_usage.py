@@ -275,3 +275,46 @@ async def test_price_books_are_made_shown_and_removed_once_nobody_names_them(ser
     assert (await service.http.delete("/v1/price-books/own")).status_code == 204
     assert (await service.http.delete("/v1/price-books/own")).status_code == 404
     assert (await service.http.get("/v1/price-books")).json() == {"priceBooks": []}
+
+
+async def test_a_job_goes_where_its_profile_sends_it_and_says_what_it_would_have_cost(service: Service) -> None:
+    await priced(service, onDemand={"cpu": "10"})
+    for number, name in enumerate(("private", "edge")):
+        agent = service.agent(name, session=f"session-{number}")
+        await agent.connect()
+    own = await service.until(await service.submit("own"), "dispatched")
+    assert own["cluster"] == "private", "balanced: what is one's own comes before what is free"
+    cheap = await service.until(await service.submit("cheap", placement={"profile": "cheapest"}), "dispatched")
+    assert cheap["cluster"] == "edge"
+    table = cheap["runs"][0]["scores"]["table"]
+    assert [(line["cluster"], line["money"], line.get("cost")) for line in table] == [
+        ("edge", 1.0, None),
+        ("private", 0.5, 10.0),
+    ]
+    await put(service, "price-books", "own", {"name": "own", "onDemand": {"cpu": "1000"}})
+    await put(service, "queues", "default", {"path": "default", "profile": {"kind": 1, "money": 5}})
+    weighed = await service.until(await service.submit("weighed"), "dispatched")
+    assert weighed["cluster"] == "edge"
+
+
+@pytest.mark.parametrize(
+    ("profile", "path", "words"),
+    [
+        (
+            "fast",
+            "placement.profile",
+            "a profile is one of balanced, cheapest, or weights such as {money: 5, packing: 1}",
+        ),
+        (7, "placement.profile", "a profile is one of balanced, cheapest, or weights such as {money: 5, packing: 1}"),
+        ({}, "placement.profile.weights", "give at least one of kind, packing and money a weight above 0"),
+        ({"money": 0}, "placement.profile.weights", "give at least one of kind, packing and money a weight above 0"),
+        ({"money": -1}, "placement.profile.weights.money", "Input should be greater than or equal to 0"),
+        ({"speed": 1}, "placement.profile.weights.speed", "this field is not known"),
+    ],
+)
+async def test_a_profile_that_is_none_is_refused_where_it_is_written(
+    service: Service, profile: Any, path: str, words: str
+) -> None:
+    answer = await service.http.post("/v1/jobs", json=job(placement={"profile": profile}))
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid-spec")
+    assert answer.json()["mistakes"] == [{"path": path, "message": words}]

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from trainmaster.dispatcher.domain.prices import FREE, tariff_of
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.plan import Plan, Start, grown, shrinking
@@ -18,6 +20,7 @@ from trainmaster.dispatcher.scheduling.view import (
     freeze_placement,
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_line
 from trainmaster.protocol.reasons import Reason, Verdict
@@ -177,6 +180,7 @@ class ViewBuilder:
         kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE),
         held: bool = False,
         state: QueueState = QueueState.OPEN,
+        profile: Weights | None = None,
     ) -> Self:
         """A queue; its parents are made where they are missing. Saying it again changes it.
 
@@ -212,8 +216,15 @@ class ViewBuilder:
                 time_limit=time_limit,
                 preemption=preemption,
                 min_run_time=min_run_time,
+                weights=profile,
             )
         )
+        return self
+
+    def profile(self, of: str, weights: Weights | None) -> Self:
+        """Clusters for jobs of a priority class are chosen by these weights."""
+        found = next(one for one in self.view.classes.values() if one.name == of)
+        self.view.put_class(replace(found, weights=weights))
         return self
 
     def cluster(
@@ -229,8 +240,12 @@ class ViewBuilder:
         datasets: tuple[str, ...] = (),
         closed: str = "",
         at: float = 0.0,
+        prices: dict[str, Any] | None = None,
     ) -> Self:
-        """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it."""
+        """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
+
+        ``prices``: fields of a price book, such as ``{"onDemand": {"cpu": 1}}``.
+        """
         cluster_id = self.clusters.setdefault(name, len(self.clusters) + 1)
         report = CapacityReport(
             groups=groups,
@@ -240,7 +255,9 @@ class ViewBuilder:
             datasets=datasets,
             closed=closed,
         )
-        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, None if silent else report), at)
+        tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
+        known = None if silent else report
+        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff), at)
         if lease is None:
             self.view.lease_until.pop(cluster_id, None)
         else:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, role, simple
+from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
 from trainmaster.dispatcher.scheduling.layout import lay_out
@@ -84,12 +85,17 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
 kinds = st.sampled_from(list(ClusterKind))
 
 
-@given(kinds, amounts, amounts, amounts)
+weights = st.builds(Weights, *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(3)))
+costs = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+
+
+@given(kinds, amounts, amounts, amounts, costs, weights)
 def test_the_total_alone_is_the_total(
-    kind: ClusterKind, free: Resources, capacity: Resources, needs: Resources
+    kind: ClusterKind, free: Resources, capacity: Resources, needs: Resources, cost: float, by: Weights
 ) -> None:
     cluster = Cluster(1, "c", kind)
-    assert total_score(kind, measure(free, capacity), needs) == score(Fit(cluster, free, capacity, needs))[0]
+    fit = Fit(cluster, free, capacity, needs, cost)
+    assert total_score(kind, measure(free, capacity), needs, cost, by) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

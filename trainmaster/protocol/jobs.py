@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
+from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind, FailureCategory, JobState
 
 LabelKey = Annotated[
@@ -185,6 +186,8 @@ class Placement(Strict):
     kinds: tuple[ClusterKind, ...] = ()
     selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    profile: Profile | None = None
+    """By what the best of the clusters that fit is found, before what its priority class and its queue say."""
     emulated_gang: bool = True
     """Whether a cluster will do that only emulates a gang's start: members may come one by one before all have places."""
 

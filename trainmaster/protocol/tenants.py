@@ -12,6 +12,7 @@ from trainmaster.protocol.durations import Duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
+from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
     ClusterKind,
     HoldCause,
@@ -50,6 +51,8 @@ class QueueSpec(Strict):
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
     default_priority_class: Name40 | None = None
+    profile: Profile | None = None
+    """By what the best cluster for its jobs is found; of this queue and those below it that say nothing."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
     @model_validator(mode="before")
@@ -99,6 +102,8 @@ class PriorityClassSpec(Strict):
     value: Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
     preemptible: bool = True
     longest_wait: Duration | None = None
+    profile: Profile | None = None
+    """By what the best cluster for its jobs is found, before what their queue says."""
     default: bool = False
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 

@@ -15,6 +15,22 @@ _UNITS = {"cpu": 1000, "memory": 2**30}
 """How many units of a resource its price is of."""
 
 
+_SPOT_LABELS: Mapping[str, frozenset[str]] = {
+    "cloud.google.com/gke-spot": frozenset({"true"}),
+    "cloud.google.com/gke-preemptible": frozenset({"true"}),
+    "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
+    "karpenter.sh/capacity-type": frozenset({"spot"}),
+    "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
+    "trainmaster.dev/spot": frozenset({"true"}),
+}
+"""Node labels, and their values on nodes that the provider may take back."""
+
+
+def is_spot(labels: Mapping[str, str]) -> bool:
+    """Whether the provider may take back nodes with these labels."""
+    return any(labels.get(label) in values for label, values in _SPOT_LABELS.items())
+
+
 class Place(NamedTuple):
     """What is paid for: a resource and, of devices, the product; ``spot`` where the provider may take the node back."""
 

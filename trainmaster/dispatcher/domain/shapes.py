@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
+from pydantic import TypeAdapter
 
+from trainmaster.dispatcher.domain.weights import Weights, weights_of
 from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, MemberTemplate, Role, Toleration
 from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import ClusterKind
 
 
@@ -38,6 +41,7 @@ class Wishes:
     capabilities: tuple[str, ...]
 
 
+_PROFILE: TypeAdapter[Profile | None] = TypeAdapter(Profile | None)
 STRICT_NUMA = ("restricted", "singleNode")
 """NUMA policies that a node has to keep; with the others it does what it can."""
 
@@ -104,6 +108,8 @@ class Shape:
     capabilities: tuple[str, ...] = ()
     time_limit_seconds: float | None = None
     elastic: Elasticity | None = None
+    weights: Weights | None = None
+    """By which its cluster is chosen, where the job says so."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -252,4 +258,5 @@ def shape_from(data: dict[str, Any]) -> Shape:
         capabilities=tuple(data.get("capabilities", ())),
         time_limit_seconds=data.get("timeLimitSeconds"),
         elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
+        weights=weights_of(_PROFILE.validate_python(placement.get("profile"))),
     )

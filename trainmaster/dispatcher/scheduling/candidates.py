@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Wishes
+from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.backfill import Later
+from trainmaster.dispatcher.scheduling.costs import Prices, cost_of, prices_of
 from trainmaster.dispatcher.scheduling.filters import PASSING, STATIC, Candidate, first_failing
 from trainmaster.dispatcher.scheduling.fit import (
     Fitted,
@@ -52,6 +54,9 @@ class Option:
     fitted: Fitted
     total: float
     parts: dict[str, float]
+    weights: Weights
+    cost: float
+    """What the run is expected to cost, in the installation's currency."""
     charge: Amounts
     product: Product | None
 
@@ -67,6 +72,7 @@ class Alike(NamedTuple):
     """Seconds that it is counted on."""
     entitled: tuple[int, ...] = ()
     """Advance reservations that are for it."""
+    weights: Weights = BALANCED
 
 
 class Rooms:
@@ -100,8 +106,8 @@ class Rooms:
         self._never: dict[int, dict[int, Verdict | None]] = {}
         """By shape: whether the gang fits on the empty cluster, as far as it was asked."""
         self._passing: dict[int, Verdict | None] = {}
-        self._options: dict[int, dict[tuple[int, int, Product | None], Option | Shortfall]] = {}
-        """By cluster, then by shape, number of sizes and product: holds until the cluster's room changes."""
+        self._options: dict[int, dict[tuple[int, int, Product | None, Weights], Option | Shortfall]] = {}
+        """By cluster, then by shape, number of sizes, product and weights: holds until the cluster's room changes."""
         self.changes = 0
         """How often any room has changed."""
         self._changed_at: dict[int, int] = {}
@@ -109,6 +115,8 @@ class Rooms:
         self._looked_at: dict[Alike, list[tuple[Cluster, Verdict | None]]] = {}
         self._open: dict[tuple[Wishes, frozenset[ClusterKind], tuple[int, ...]], dict[int, Cluster]] = {}
         """By what rules clusters out whatever their room is: those that are not ruled out."""
+        self._prices: dict[tuple[int, Product | None], Prices] = {}
+        """By cluster and product, until the cluster changes itself."""
         self._measures: dict[int, Measure] = {}
         """By cluster, until its room changes."""
         self.least: Resources = {}
@@ -172,6 +180,7 @@ class Rooms:
             self._note_change(cluster_id)
             self.reported_at[cluster_id] = self.changes
         self.reported.clear()
+        self._prices.clear()
         self.least = {}
         for cluster in self.clusters:
             for name, amount in self.empty(cluster).total().items():
@@ -345,29 +354,58 @@ class Rooms:
 
     # Where gangs fit
 
-    def option(self, shape_id: int, sizes: list[Size], cluster: Cluster, product: Product | None) -> Option | Shortfall:
+    def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
+        """What a run of this size is expected to cost there."""
+        if cluster.tariff.is_free:
+            return 0.0
+        key = cluster.id, product
+        prices = self._prices.get(key)
+        if prices is None:
+            prices = self._prices[key] = prices_of(cluster, product)
+        return cost_of(self.view.shapes[shape_id], size.needs, prices)
+
+    def option(
+        self,
+        shape_id: int,
+        sizes: list[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights = BALANCED,
+    ) -> Option | Shortfall:
         """The largest of these sizes that fits on a cluster now; sizes are named by how many there are."""
         known = self._options.get(cluster.id)
         if known is None:
             known = self._options[cluster.id] = {}
-        key = (shape_id, len(sizes), product)
+        key = (shape_id, len(sizes), product, weights)
         outcome = known.get(key)
         if outcome is None:
             if len(known) >= MOST_OPTIONS:
                 known.clear()
-            outcome = known[key] = self._option(shape_id, sizes, cluster, product)
+            outcome = known[key] = self._option(shape_id, sizes, cluster, product, weights)
         return outcome
 
     def option_among(
-        self, shape_id: int, size: Size, cluster: Cluster, product: Product | None, groups: frozenset[str]
+        self,
+        shape_id: int,
+        size: Size,
+        cluster: Cluster,
+        product: Product | None,
+        groups: frozenset[str],
+        weights: Weights = BALANCED,
     ) -> Option | Shortfall:
         """How this size fits into some node groups of a cluster now."""
         free = self.free(cluster.id).groups
         room = Room({name: entries for name, entries in free.items() if name in groups})
-        return self._option(shape_id, [size], cluster, product, room)
+        return self._option(shape_id, [size], cluster, product, weights, room)
 
     def _option(
-        self, shape_id: int, sizes: list[Size], cluster: Cluster, product: Product | None, among: Room | None = None
+        self,
+        shape_id: int,
+        sizes: list[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights,
+        among: Room | None = None,
     ) -> Option | Shortfall:
         view, whole = self.view, self.free(cluster.id)
         shape, room = view.shapes[shape_id], whole if among is None else among
@@ -375,7 +413,10 @@ class Rooms:
         for size in sizes:
             outcome = fit(shape, size.members, room, product)
             if isinstance(outcome, Fitted):
-                total, parts = score(Fit(cluster, whole.total(), self.empty(cluster).total(), size.needs))
+                cost = self.cost(shape_id, size, cluster, product)
+                total, parts = score(
+                    Fit(cluster, whole.total(), self.empty(cluster).total(), size.needs, cost), weights
+                )
                 charge = size.charge
                 if view.lines.any_narrowed:
                     members = (
@@ -384,7 +425,7 @@ class Rooms:
                         for role, count in roles.items()
                     )
                     charge = view.lines.charge(view.places_at(cluster.id, shape_id, members))
-                return Option(cluster, size, outcome, total, parts, charge, product)
+                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product)
             shortfall = outcome
         return shortfall
 

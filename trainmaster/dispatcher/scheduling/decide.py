@@ -5,6 +5,7 @@ The pieces are modules of their own; this one only leads a class of jobs through
 
 from collections.abc import Callable, Collection, Mapping
 from heapq import nsmallest
+from typing import Any
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
@@ -28,7 +29,7 @@ from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
-from trainmaster.dispatcher.scheduling.scores import SCORES
+from trainmaster.dispatcher.scheduling.scores import deciding
 from trainmaster.dispatcher.scheduling.standings import Standings
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
@@ -258,7 +259,8 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
     if len(allowed) > 1:
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     entitled = cycle.windows.entitled(queue.id)
-    alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit, entitled)
+    weights = view.weights_of(key)
+    alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit, entitled, weights)
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
@@ -380,9 +382,15 @@ def _note_load(cycle: Cycle, cluster_id: int, load: Mapping[LoadKey, int], ends_
 
 def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict]) -> Start:
     """``top``: the best options, the best one first."""
-    table = tuple({"cluster": option.cluster.name, "score": option.total, **option.parts} for option in top[:MOST_TOLD])
+    table = tuple(map(_told, top[:MOST_TOLD]))
     why = _why(best, top, verdicts)
     return Start(job, best.cluster.id, best.size.members, best.fitted.placement, why, table, best.product)
+
+
+def _told(option: Option) -> dict[str, Any]:
+    """A line of the table that is kept with a decision."""
+    cost = {} if option.cluster.tariff.is_free else {"cost": round(option.cost, 4)}
+    return {"cluster": option.cluster.name, "score": option.total, **option.parts, **cost}
 
 
 def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
@@ -396,13 +404,13 @@ def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
         return f"{best.cluster.name} is the only cluster where it fits now{others}"
     if best.total == second.total:
         return f"{best.cluster.name} before {second.cluster.name}: both are as good, and their names decide"
-    gains = {name: SCORES[name][0] * (best.parts[name] - second.parts[name]) for name in best.parts}
-    deciding = max(gains, key=lambda name: gains[name])
     words = {
         "kind": f"{best.cluster.kind} clusters are preferred to {second.cluster.kind} ones",
         "packing": "it packs tighter there",
+        "money": f"it is expected to cost {best.cost:.2f} there and {second.cost:.2f} on the other",
     }
-    return f"{best.cluster.name} before {second.cluster.name}: {words[deciding]}"
+    name = deciding(best.parts, second.parts, best.weights)
+    return f"{best.cluster.name} before {second.cluster.name}: {words[name]}"
 
 
 def _returned_everywhere(verdicts: list[Verdict]) -> bool:

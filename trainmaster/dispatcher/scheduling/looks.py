@@ -112,7 +112,7 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
     for cluster in standings.ranked(alike, sizes[0], lacking):
-        outcome = rooms.option(alike.shape_id, sizes, cluster, None)
+        outcome = rooms.option(alike.shape_id, sizes, cluster, None, alike.weights)
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
@@ -146,7 +146,7 @@ def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
         return option
     groups = windows.open_groups(cluster.id, alike.entitled, end)
     if groups:
-        other = cycle.rooms.option_among(alike.shape_id, option.size, cluster, option.product, groups)
+        other = cycle.rooms.option_among(alike.shape_id, option.size, cluster, option.product, groups, alike.weights)
         if (
             isinstance(other, Option)
             and _kept_from(cycle, alike, other) is None
@@ -209,7 +209,7 @@ def _option_within(
     """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
     stops: Verdict | Obstacle | None = None
     for larger in range(len(sizes)):
-        outcome = cycle.rooms.option(alike.shape_id, sizes[larger:], cluster, product)
+        outcome = cycle.rooms.option(alike.shape_id, sizes[larger:], cluster, product, alike.weights)
         if not isinstance(outcome, Option):
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None

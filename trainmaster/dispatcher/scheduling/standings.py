@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
+from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.candidates import MOST_OPTIONS, MOST_SHAPES, Alike, Rooms
 from trainmaster.dispatcher.scheduling.fit import Shortfall, Size, short_of, spread_role
 from trainmaster.dispatcher.scheduling.scores import headroom, total_score
@@ -74,8 +75,8 @@ class Standings:
     def __init__(self, rooms: Rooms) -> None:
         self.rooms = rooms
         self._standings: dict[Alike, Standing] = {}
-        self._bare = Standing()
-        """All clusters by what they score for a job that needs next to nothing, of everything: no job scores lower for that."""
+        self._bare: dict[Weights, Standing] = {}
+        """By weights: all clusters by what they score for a job that needs next to nothing, of everything, and costs nothing."""
         self._asked: set[Alike] = set()
         """For whom the clusters were ranked once; who asks again is given a standing."""
         self._said: dict[int, dict[str, Verdict]] = {}
@@ -120,9 +121,14 @@ class Standings:
                 standing.note_lack(cluster_id)
 
     def _first_ranked(self, alike: Alike, size: Size, lacking: list[int]) -> Iterator[Cluster]:
-        bare, clusters, open_ones, needs = self._bare, self.rooms.view.clusters, self.rooms.open_to(alike), size.needs
-        self._bring_up(bare, self._stand_bare)
-        more = headroom(needs, self.rooms.least)
+        clusters, open_ones, needs, weights = (
+            self.rooms.view.clusters,
+            self.rooms.open_to(alike),
+            size.needs,
+            alike.weights,
+        )
+        bare = self._bare_by(weights)
+        more = headroom(needs, self.rooms.least, weights)
         may_fit = self.rooms.may_fit
         found: list[tuple[float, str, int]] = []
 
@@ -142,9 +148,7 @@ class Standings:
                 yield from best(most)
             cluster = open_ones.get(entry[2])
             if cluster is not None:
-                heappush(
-                    found, (-total_score(cluster.kind, self.rooms.measure(cluster), needs), cluster.name, cluster.id)
-                )
+                heappush(found, (-self._total(alike, size, cluster), cluster.name, cluster.id))
         yield from best(inf)
 
     def _bring_up(self, standing: Standing, stand: Callable[..., None]) -> None:
@@ -172,9 +176,24 @@ class Standings:
                     stand(changed, is_doubtful=is_doubtful)
         standing.seen = self.rooms.changes
 
-    def _stand_bare(self, cluster: Cluster, *, is_doubtful: bool) -> None:
-        measured = self.rooms.measure(cluster)
-        self._bare.put(cluster, total_score(cluster.kind, measured, dict.fromkeys(measured, 0)))
+    def _total(self, alike: Alike, size: Size, cluster: Cluster) -> float:
+        """What a cluster scores if the gang fits there."""
+        cost = 0.0 if cluster.tariff.is_free else self.rooms.cost(alike.shape_id, size, cluster)
+        return total_score(cluster.kind, self.rooms.measure(cluster), size.needs, cost, alike.weights)
+
+    def _bare_by(self, weights: Weights) -> Standing:
+        bare = self._bare.get(weights)
+        if bare is None:
+            bare = self._bare[weights] = Standing()
+        standing = bare
+
+        def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
+            measured = self.rooms.measure(cluster)
+            score = total_score(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, weights)
+            standing.put(cluster, score)
+
+        self._bring_up(bare, stand)
+        return bare
 
     def stand(self, alike: Alike, size: Size, lacking: list[int]) -> None:
         """Bring up to date how the clusters stand for jobs alike of this size, which was tried on clusters that have no room."""
@@ -201,7 +220,7 @@ class Standings:
             if cluster.id in known or (is_doubtful and not self.rooms.may_fit(alike.shape_id, size, cluster)):
                 standing.lacks[cluster.id] = None
             else:
-                standing.put(cluster, total_score(cluster.kind, self.rooms.measure(cluster), size.needs))
+                standing.put(cluster, self._total(alike, size, cluster))
 
         self._bring_up(standing, stand)
         return standing

@@ -14,7 +14,9 @@ from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedList
 
+from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
 from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.protocol.agent import CapacityReport
@@ -44,6 +46,8 @@ class Queue:
     """Which of its runs may be ended for others."""
     min_run_time: float = 0.0
     """Seconds that a run of it is left alone after its start."""
+    weights: Weights | None = None
+    """By which the clusters for its jobs are chosen, where it says so itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class PriorityClass:
     preemptible: bool = True
     longest_wait: float | None = None
     """Seconds after which a waiting job is urgent."""
+    weights: Weights | None = None
+    """By which the clusters for its jobs are chosen, before what their queue says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Cluster:
     labels: dict[str, str] = field(default_factory=dict)
     cordoned: bool = False
     report: CapacityReport | None = None
+    tariff: Tariff = FREE
+    """What it charges now."""
 
 
 class ClassKey(NamedTuple):
@@ -535,6 +543,14 @@ class View:
         if own is not None:
             return own
         return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), inf)
+
+    def weights_of(self, key: ClassKey) -> Weights:
+        """By which the clusters for jobs of a class are chosen: its own, the priority class's, the nearest queue's, the default."""
+        its_class = self.classes.get(key.class_id)
+        found = self.shapes[key.shape_id].weights or (its_class.weights if its_class is not None else None)
+        if found is not None:
+            return found
+        return next((queue.weights for queue in self.ancestry(key.queue_id) if queue.weights is not None), BALANCED)
 
     def ends_at(self, run: LiveRun) -> float:
         """When a run ends at the latest, if it keeps to its limit."""

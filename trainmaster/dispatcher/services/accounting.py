@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from trainmaster.dispatcher.domain.prices import NO_PRICES, Place, PriceHistory
+from trainmaster.dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, is_spot
 from trainmaster.dispatcher.domain.shapes import Shape, shape_from
 from trainmaster.dispatcher.domain.usage import HOUR, Part, Resize, Stretch, Used, by_group, holdings, usage_of
 from trainmaster.dispatcher.scheduling.lines import product_of
@@ -19,24 +19,11 @@ from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store import usage as store
 from trainmaster.dispatcher.store.database import Database, Transaction
 from trainmaster.dispatcher.store.usage import Bucket
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.agent import CapacityReport
 
 BATCH = 2000
 RUNS = Place("runs")
 """Counts runs that have had nodes, in the hour of their end."""
-_SPOT_LABELS: Mapping[str, frozenset[str]] = {
-    "cloud.google.com/gke-spot": frozenset({"true"}),
-    "cloud.google.com/gke-preemptible": frozenset({"true"}),
-    "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
-    "karpenter.sh/capacity-type": frozenset({"spot"}),
-    "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
-    "trainmaster.dev/spot": frozenset({"true"}),
-}
-"""Node labels, and their values on nodes that the provider may take back."""
-
-
-def is_spot(group: NodeGroup) -> bool:
-    return any(group.labels.get(label) in values for label, values in _SPOT_LABELS.items())
 
 
 @dataclass(slots=True)
@@ -91,7 +78,7 @@ async def charges(tx: Transaction, rows: Sequence[Any]) -> Charges:
     for cluster in await scheduling.clusters(tx, sorted({row.cluster_id for row in rows})):
         if cluster.report is not None:
             report = CapacityReport.model_validate(cluster.report)
-            groups[cluster.id] = {one.name: (product_of(one), is_spot(one)) for one in report.groups}
+            groups[cluster.id] = {one.name: (product_of(one), is_spot(one.labels)) for one in report.groups}
     return Charges(
         await pricing.histories(tx), groups, {key: shape_from(body) for key, body in shapes.items()}, resizes
     )

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.shapes import shape_from
+from trainmaster.dispatcher.domain.weights import weights_of
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
@@ -27,6 +29,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
+from trainmaster.dispatcher.services import pricing
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
@@ -66,6 +69,8 @@ class Follower:
     """By how much the store's time since the epoch is ahead of the caller's clock."""
     now: float = 0.0
     """The store's time at the last look, in seconds since the epoch."""
+    tariffs: dict[int, Tariff] = field(default_factory=dict)
+    """By cluster: what it charges now."""
     run_versions: dict[int, int] = field(default_factory=dict)
     """By job with a live run: the version of the job that the view has."""
 
@@ -109,7 +114,7 @@ class Follower:
             await self._load_tenants(tx)
         else:
             for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
-                self.view.put_cluster(_cluster(cluster), self.now)
+                self.view.put_cluster(_cluster(cluster, self.tariffs.get(cluster.id, FREE)), self.now)
         for first, last in feed.submitted:
             await self._take(tx, await scheduling.jobs_between(tx, first, last))
         changed = []
@@ -149,8 +154,9 @@ class Follower:
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
             self.view.drop_cluster(gone)
+        self.tariffs = {key: history.tariffs[-1] for key, history in (await pricing.histories(tx)).items()}
         for cluster_row in clusters.values():
-            self.view.put_cluster(_cluster(cluster_row), self.now)
+            self.view.put_cluster(_cluster(cluster_row, self.tariffs.get(cluster_row.id, FREE)), self.now)
 
     async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
         new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
@@ -248,6 +254,7 @@ def _queue(row: tenants.QueueRow) -> Queue:
         time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
         preemption=spec.preemption,
         min_run_time=parse_duration(spec.min_run_time),
+        weights=weights_of(spec.profile),
     )
 
 
@@ -264,7 +271,7 @@ def _quota(resource: str, spec: QuotaSpec) -> Quota:
 def _class(row: tenants.ClassRow) -> PriorityClass:
     spec = row.spec
     longest = None if spec.longest_wait is None else parse_duration(spec.longest_wait)
-    return PriorityClass(row.id, spec.name, spec.value, spec.preemptible, longest)
+    return PriorityClass(row.id, spec.name, spec.value, spec.preemptible, longest, weights_of(spec.profile))
 
 
 def _advance(row: tenants.ReservationRow) -> AdvanceReservation:
@@ -281,7 +288,7 @@ def _advance(row: tenants.ReservationRow) -> AdvanceReservation:
     )
 
 
-def _cluster(row: Any) -> Cluster:
+def _cluster(row: Any, tariff: Tariff = FREE) -> Cluster:
     spec = ClusterSpec.model_validate(row.spec)
     labels = {**spec.labels, "name": spec.name, "kind": spec.cluster_kind.value}
     if spec.region:
@@ -289,4 +296,4 @@ def _cluster(row: Any) -> Cluster:
     if spec.provider:
         labels["provider"] = spec.provider
     report = None if row.report is None else CapacityReport.model_validate(row.report)
-    return Cluster(row.id, spec.name, spec.cluster_kind, labels, row.cordoned, report)
+    return Cluster(row.id, spec.name, spec.cluster_kind, labels, row.cordoned, report, tariff)

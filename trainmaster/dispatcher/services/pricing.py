@@ -4,6 +4,7 @@ from decimal import Decimal
 
 from trainmaster.dispatcher.domain.prices import FREE, PriceHistory, Tariff, tariff_of
 from trainmaster.dispatcher.store import prices as store
+from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
@@ -13,6 +14,7 @@ async def put_book(tx: Transaction, spec: PriceBookSpec) -> None:
     """Make or change a price book; clusters that name it charge the new prices from now on."""
     await store.put_book(tx, spec)
     await store.note_tariffs(tx)
+    await tenants.note_change(tx, "prices", 0)
 
 
 async def delete_book(tx: Transaction, name: str) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
+from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store import retention as store
 from trainmaster.dispatcher.store.database import Database, Transaction
@@ -54,6 +55,8 @@ class Retention:
             (store.remove_changes, keep.keep_changes),
             (store.remove_dead_letters, keep.keep_dead_letters),
         )
+        # What jobs have used is counted before they go.
+        await Accounting(self._database, keep.counted_labels, self._goes_on).run()
         try:
             await self._partitions(parse_duration(keep.keep_events))
             for step, kept in steps:

@@ -75,6 +75,5 @@ async def usage(database: Database, side: Side) -> int:
 
 
 async def retention(database: Database, side: Side) -> Removed:
-    """Remove what is older than the settings say; what runs have used is counted before they go."""
-    await usage(database, side)
+    """Remove what is older than the settings say."""
     return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()

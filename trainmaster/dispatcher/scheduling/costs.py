@@ -1,0 +1,44 @@
+"""What a run is expected to cost on a cluster: for its score, not for its bill."""
+
+from collections.abc import Mapping
+
+from trainmaster.dispatcher.domain.prices import Place, is_spot
+from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.scheduling.fit import Product
+from trainmaster.dispatcher.scheduling.lines import product_of
+from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.quantities import Resources
+
+UNKNOWN_SECONDS = 3600.0
+"""How long a job without a time limit is taken to run."""
+
+Prices = Mapping[str, float]
+"""By resource: what one unit of it costs for a second, in the installation's currency."""
+
+
+def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
+    """The highest of each resource over the node groups, as it is not known yet which of them the members will be in.
+
+    ``product``: the one that the members are bound to, if they are.
+    """
+    found: dict[str, float] = {}
+    if cluster.tariff.is_free or cluster.report is None:
+        return found
+    for group in cluster.report.groups:
+        its_product, spot = product_of(group), is_spot(group.labels)
+        for resource in group.free:
+            is_device = "/" in resource
+            if is_device and product is not None and its_product != product.name:
+                continue
+            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", spot))
+            if rate is not None:
+                price = rate.price / NANOS / NANOS / rate.unit / 3600
+                found[resource] = max(price, found.get(resource, 0.0))
+    return found
+
+
+def cost_of(shape: Shape, needs: Resources, prices: Prices) -> float:
+    """What members that need this together cost until their time limit."""
+    each = sum(amount * prices.get(name, 0.0) for name, amount in needs.items())
+    return each * (shape.time_limit_seconds or UNKNOWN_SECONDS) if each else 0.0
