@@ -55,7 +55,7 @@ def apply(
     from trainmaster.cli.documents import parse_settings, read_documents
 
     documents = read_documents(files, parse_settings(settings or []))
-    declared = _declared(documents)
+    declared = declared_in(documents)
     jobs = [document for document in documents if document.kind == "Job"]
     with config.connect(ctx) as client:
         changes = _changes(client, declared)
@@ -87,7 +87,7 @@ def _question(changes: int, jobs: int) -> str:
     return f"{' and '.join(parts)}?"
 
 
-def _declared(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]]":
+def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]]":
     """Kind, name and checked specification of all but jobs, in the order of application. Raises ProblemError."""
     from trainmaster.cli.documents import validated
     from trainmaster.protocol.errors import Code, Mistake, ProblemError

@@ -6,10 +6,10 @@ from typing import Any
 
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.shapes import shape_from
-from trainmaster.dispatcher.domain.weights import weights_of
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
-from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
+from trainmaster.dispatcher.scheduling.declared import advance_of, class_of, cluster_of, queue_of
+from trainmaster.dispatcher.scheduling.lines import Amounts
 from trainmaster.dispatcher.scheduling.plan import (
     Eviction,
     Growth,
@@ -20,11 +20,8 @@ from trainmaster.dispatcher.scheduling.plan import (
     shrinking,
 )
 from trainmaster.dispatcher.scheduling.view import (
-    AdvanceReservation,
     Cluster,
     LiveRun,
-    PriorityClass,
-    Queue,
     View,
     WaitingJob,
     freeze_placement,
@@ -35,8 +32,6 @@ from trainmaster.dispatcher.store import scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.quota import QuotaSpec, parse_line
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import ClusterSpec
 
@@ -147,10 +142,10 @@ class Follower:
         for gone in self.view.queues.keys() - queues.keys():
             self.view.drop_queue(gone)
         for row in queues.values():
-            self.view.put_queue(_queue(row))
+            self.view.put_queue(queue_of(row.id, row.parent_id, row.spec))
         for class_row in await tenants.classes(tx):
-            self.view.put_class(_class(class_row))
-        self.view.set_advance(map(_advance, await tenants.reservations(tx)))
+            self.view.put_class(class_of(class_row.id, class_row.spec))
+        self.view.set_advance(advance_of(row.id, row.queue_id, row.spec) for row in await tenants.reservations(tx))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
             self.view.drop_cluster(gone)
@@ -226,7 +221,7 @@ async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dic
     """By queue: in what guarantees go beyond what the clusters have. ``rows`` are all queues."""
     view = View()
     for row in rows:
-        view.put_queue(_queue(row))
+        view.put_queue(queue_of(row.id, row.parent_id, row.spec))
     if not any(one.guaranteed for queue in view.queues.values() for one in queue.quotas.values()):
         return {}
     for cluster in await scheduling.clusters(tx):
@@ -239,61 +234,6 @@ async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dic
     return quota.overpromised(view, total)
 
 
-def _queue(row: tenants.QueueRow) -> Queue:
-    spec = row.spec
-    return Queue(
-        id=row.id,
-        path=spec.path,
-        parent_id=row.parent_id,
-        weight=spec.weight,
-        quotas={Line(*parse_line(name)): _quota(parse_line(name)[0], quota) for name, quota in spec.resources.items()},
-        max_running=spec.max_running,
-        allowed_kinds=frozenset(spec.allowed_kinds),
-        state=spec.state,
-        order=spec.order,
-        time_limit=None if spec.default_time_limit is None else parse_duration(spec.default_time_limit),
-        preemption=spec.preemption,
-        min_run_time=parse_duration(spec.min_run_time),
-        weights=weights_of(spec.profile),
-    )
-
-
-def _quota(resource: str, spec: QuotaSpec) -> Quota:
-    return Quota(
-        guaranteed=spec.amount("guaranteed", resource) or 0,
-        limit=spec.amount("limit", resource),
-        borrowing=spec.amount("borrowing_limit", resource),
-        lending=spec.amount("lending_limit", resource),
-        weight=spec.weight,
-    )
-
-
-def _class(row: tenants.ClassRow) -> PriorityClass:
-    spec = row.spec
-    longest = None if spec.longest_wait is None else parse_duration(spec.longest_wait)
-    return PriorityClass(row.id, spec.name, spec.value, spec.preemptible, longest, weights_of(spec.profile))
-
-
-def _advance(row: tenants.ReservationRow) -> AdvanceReservation:
-    spec = row.spec
-    return AdvanceReservation(
-        id=row.id,
-        name=spec.name,
-        queue_id=row.queue_id,
-        clusters=spec.clusters,
-        nodes=spec.nodes,
-        selector=tuple(sorted(spec.node_selector.items())),
-        begins_at=spec.start.timestamp(),
-        ends_at=spec.end.timestamp(),
-    )
-
-
 def _cluster(row: Any, tariff: Tariff = FREE) -> Cluster:
-    spec = ClusterSpec.model_validate(row.spec)
-    labels = {**spec.labels, "name": spec.name, "kind": spec.cluster_kind.value}
-    if spec.region:
-        labels["region"] = spec.region
-    if spec.provider:
-        labels["provider"] = spec.provider
     report = None if row.report is None else CapacityReport.model_validate(row.report)
-    return Cluster(row.id, spec.name, spec.cluster_kind, labels, row.cordoned, report, tariff)
+    return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report, cordoned=row.cordoned, tariff=tariff)

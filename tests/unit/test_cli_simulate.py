@@ -1,0 +1,76 @@
+"""The command line: what a fleet would do with a workload."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.fake_api import run
+from trainmaster.protocol.states import Exit
+
+FLEET = {"clusters": [{"name": "own", "groups": [{"name": "nodes", "count": 2, "resources": {"cpu": "2"}}]}]}
+TENANTS = """
+kind: Queue
+path: main
+---
+kind: PriceBook
+name: book
+onDemand: {cpu: 3.6}
+---
+kind: Cluster
+name: own
+priceBook: book
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(FLEET))
+    (tmp_path / "tenants.yaml").write_text(TENANTS)
+    (tmp_path / "jobs.csv").write_text("submit,run,members,cpu\n0,100,2,2\n0s,1m,1,2\n")
+    return tmp_path
+
+
+def test_waits_use_and_cost_are_shown(files: Path) -> None:
+    done = run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "tenants.yaml")
+    assert done.exit_code == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[0] == "2 jobs of jobs.csv: 2 succeeded; over after 2m40s"
+    assert lines[1] == "0 preempted; fairness between queues 1.000; cost 0.52"
+    assert "all 2 50s 50s 1m35s 1m40s 1.83" in lines
+    assert "own private 2 81.2% 0.52" in lines
+
+
+def test_programs_get_json_and_a_line_for_each_job(files: Path) -> None:
+    with gzip.open("jobs.csv.gz", "wt") as out:
+        out.write(Path("jobs.csv").read_text())
+    told = json.loads(run("simulate", "jobs.csv.gz", "--fleet", "fleet.yaml", "-o", "json").stdout)
+    assert (told["jobs"], told["waits"]["meanSeconds"], told["cost"]) == (2, 50.0, 0)
+    rows = list(csv.DictReader(run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-o", "csv").stdout.splitlines()))
+    assert [(row["start"], row["end"], row["wait"], row["state"], row["cluster"]) for row in rows] == [
+        ("0", "100", "0", "succeeded", "own"),
+        ("100", "160", "100", "succeeded", "own"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["none.csv", "--fleet", "fleet.yaml"], Exit.USAGE, "none.csv"),
+        (["fleet.yaml", "--fleet", "fleet.yaml"], Exit.USAGE, "a workload is a .swf or a .csv file"),
+        (["empty.csv", "--fleet", "fleet.yaml"], Exit.USAGE, "holds no job that ran"),
+        (["bad.csv", "--fleet", "fleet.yaml"], Exit.BAD_REQUEST, "bad.csv: line 3"),
+        (["jobs.csv", "--fleet", "none.yaml"], Exit.USAGE, "none.yaml"),
+        (["jobs.csv", "--fleet", "fleet.yaml", "--queue", "other"], Exit.BAD_REQUEST, "there is no queue 'other'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(files: Path, words: list[str], code: Exit, said: str) -> None:
+    (files / "empty.csv").write_text("submit,run\n")
+    (files / "bad.csv").write_text("submit,run\n0,1\n0,soon\n")
+    done = run("simulate", *words)
+    assert said in done.stderr
+    assert done.exit_code == code

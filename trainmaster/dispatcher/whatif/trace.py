@@ -1,0 +1,244 @@
+"""A workload: jobs with their moments and true run times, from logs and tables."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.mistakes import mistakes_of
+
+Limits = Literal["asked", "exact", "none"]
+"""What a job's time limit is: what the log says was asked for, its true run time, or nothing."""
+_MOMENT = 2.0**-10
+"""Seconds by which a limit is later than an end: a job that runs as long as it may has succeeded. Sums with it are exact."""
+_SWF_FIELDS = 18
+_GPU = "nvidia.com/gpu"
+_MOST_MISTAKES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """``submit`` and ``run`` in seconds; the first from the beginning of the trace. ``spec``: one object for all jobs alike."""
+
+    number: int
+    submit: float
+    run: float
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs by submission."""
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+    left_out: int = 0
+    """Entries of the log that never ran."""
+
+    def faster(self, factor: float) -> "Trace":
+        """The same jobs with the times between submissions divided, in whole seconds, so that the load is multiplied."""
+        if factor == 1:
+            return self
+        return replace(self, jobs=tuple(replace(job, submit=round(job.submit / factor)) for job in self.jobs))
+
+
+class _Specs:
+    """One specification for all jobs alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, JobSpec] = {}
+
+    def of(self, **fields: Any) -> JobSpec:
+        """Raises ValidationError."""
+        key = repr(sorted(fields.items()))
+        spec = self._known.get(key)
+        if spec is None:
+            members, resources = (
+                fields["members"],
+                {name: value for name, value in fields["resources"].items() if value not in ("", "0", 0)},
+            )
+            spec = self._known[key] = JobSpec.model_validate(
+                {
+                    "name": fields["name"],
+                    "queue": fields["queue"],
+                    **({"priorityClass": fields["class"]} if fields["class"] else {}),
+                    "priority": fields["priority"],
+                    **({"timeLimit": fields["limit"]} if fields["limit"] else {}),
+                    "labels": {f"sim.trainmaster.dev/{name}": value for name, value in _FOREVER.items()},
+                    "roles": [
+                        {
+                            "name": "main",
+                            "replicas": members,
+                            "template": {"image": "simulated", "command": ["true"], "resources": resources},
+                        }
+                    ],
+                }
+            )
+        return spec
+
+
+_FOREVER = {"run-time": "forever"}
+"""Whoever drives the simulation says when a run ends."""
+
+
+def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
+    """A log in the Standard Workload Format (S. Chapin et al., JSSPP 1999; version 2.2 of the Parallel Workloads Archive).
+
+    One job a line, 18 numbers, -1 where unknown: a processor is a member with one CPU. Raises ProblemError with each bad line.
+    """
+    specs, left_out, mistakes = _Specs(), 0, _Mistakes(name)
+    jobs: list[TraceJob] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith(";"):
+            continue
+        fields = text.split()
+        try:
+            if len(fields) != _SWF_FIELDS:
+                raise ValueError(f"{len(fields)} fields; a job has {_SWF_FIELDS} in the Standard Workload Format")
+            job, submit, _, run, used, _, _, wanted, asked = (float(field) for field in fields[:9])
+        except ValueError as error:
+            mistakes.add(f"line {number}", str(error))
+            continue
+        processors = int(used if used > 0 else wanted)
+        if run <= 0 or processors <= 0:
+            left_out += 1
+            continue
+        limit = {"asked": max(asked, run + _MOMENT) if asked > 0 else 0, "exact": run + _MOMENT, "none": 0}[limits]
+        spec = specs.of(
+            **{"name": "job", "queue": queue, "class": "", "priority": 0, "members": processors},
+            limit=_text(limit),
+            resources={"cpu": "1"},
+        )
+        jobs.append(TraceJob(int(job), submit, run, spec))
+    mistakes.check()
+    return _in_order(name, jobs, left_out)
+
+
+_COLUMNS = ("submit", "run", "name", "queue", "class", "priority", "members", "cpu", "memory", "gpu", "limit", "count")
+
+
+def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
+    """A table with a heading: ``submit`` and ``run`` (seconds, or durations such as 5m), and any of the other columns.
+
+    ``members`` each need ``cpu``, ``memory`` and ``gpu``; ``count`` jobs alike are submitted at once. Raises ProblemError with each
+    mistake and its line.
+    """
+    reader = csv.DictReader(lines)
+    mistakes = _Mistakes(name)
+    columns = [column.strip() for column in reader.fieldnames or ()]
+    for column in columns:
+        if column not in _COLUMNS:
+            mistakes.add("line 1", f"there is no column {column!r}; there are {', '.join(_COLUMNS)}")
+    for column in _COLUMNS[:2]:
+        if column not in columns:
+            mistakes.add("line 1", f"the column {column!r} is missing")
+    mistakes.check()
+    specs, left_out = _Specs(), 0
+    jobs: list[TraceJob] = []
+    for row in reader:
+        where = f"line {reader.line_num}"
+        try:
+            found = _row({str(key).strip(): (value or "").strip() for key, value in row.items() if key}, queue, limits)
+            spec = specs.of(**found.fields)
+        except ValidationError as error:
+            for one in mistakes_of(error):
+                mistakes.add(f"{where}: {one.path}", one.message)
+            continue
+        except ValueError as error:
+            mistakes.add(where, str(error))
+            continue
+        if found.run <= 0:
+            left_out += found.count
+            continue
+        jobs += [TraceJob(len(jobs) + 1 + more, found.submit, found.run, spec) for more in range(found.count)]
+    mistakes.check()
+    return _in_order(name, jobs, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    submit: float
+    run: float
+    count: int
+    fields: dict[str, Any]
+
+
+def _row(row: Mapping[str, str], queue: str, limits: Limits) -> _Row:
+    submit, run = _seconds(row, "submit"), _seconds(row, "run")
+    asked = _seconds(row, "limit") if row.get("limit") else 0.0
+    limit = {"asked": asked, "exact": run + _MOMENT, "none": 0.0}[limits]
+    return _Row(
+        submit,
+        run,
+        _whole(row, "count", 1),
+        {
+            "name": row.get("name") or "job",
+            "queue": row.get("queue") or queue,
+            "class": row.get("class", ""),
+            "priority": _whole(row, "priority", 0),
+            "members": _whole(row, "members", 1),
+            "limit": _text(limit),
+            "resources": {
+                "cpu": row.get("cpu") or "1",
+                "memory": row.get("memory", ""),
+                _GPU: row.get("gpu", ""),
+            },
+        },
+    )
+
+
+def _text(limit: float) -> str:
+    """A time limit as a duration; empty for none."""
+    return f"{limit:.10f}".rstrip("0").rstrip(".") + "s" if limit else ""
+
+
+def _seconds(row: Mapping[str, str], column: str) -> float:
+    text = row.get(column, "")
+    try:
+        return float(text) if text and text[-1].isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{column}: {text!r} is neither a number of seconds nor a duration such as 5m") from error
+
+
+def _whole(row: Mapping[str, str], column: str, default: int) -> int:
+    text = row.get(column) or str(default)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{column}: {text!r} is no whole number") from error
+
+
+class _Mistakes:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._found: list[Mistake] = []
+
+    def add(self, where: str, message: str) -> None:
+        if len(self._found) < _MOST_MISTAKES:
+            self._found.append(Mistake(path=f"{self._name}: {where}", message=message))
+
+    def check(self) -> None:
+        if self._found:
+            raise ProblemError(Code.INVALID_SPEC, self._found[0].message, mistakes=tuple(self._found))
+
+
+def _in_order(name: str, jobs: Iterable[TraceJob], left_out: int) -> Trace:
+    """By submission, from zero on, and numbered in that order."""
+    ordered = sorted(jobs, key=lambda job: (job.submit, job.number))
+    first = ordered[0].submit if ordered else 0.0
+    return Trace(
+        name,
+        tuple(_numbered(ordered, first)),
+        left_out,
+    )
+
+
+def _numbered(jobs: Iterable[TraceJob], first: float) -> Iterator[TraceJob]:
+    for number, job in enumerate(jobs, start=1):
+        yield replace(job, number=number, submit=job.submit - first)
