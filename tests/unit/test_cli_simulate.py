@@ -74,3 +74,47 @@ def test_what_cannot_be_simulated_is_said(files: Path, words: list[str], code: E
     done = run("simulate", *words)
     assert said in done.stderr
     assert done.exit_code == code
+
+
+SWEPT = """
+kind: Queue
+path: main
+limits: {cpu: @CORES@}
+"""
+
+
+def test_values_are_compared_side_by_side_and_in_a_report(files: Path) -> None:
+    (files / "swept.yaml").write_text(SWEPT)
+    words = ["simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "swept.yaml", "--sweep", "CORES=2,4"]
+    done = run(*words, "--html", "report.html")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[2:] == [
+        "WAIT MEAN P95 SLOWDOWN NEVER PREEMPTED JOBS ON OWN COST",
+        "CORES=2 0s 0s 1.00 1 0 1 0.00",
+        "CORES=4 50s 1m35s 1.83 0 0 2 0.00",
+    ]
+    told = json.loads(run(*words, "-o", "json").stdout)
+    assert [(case["name"], case["waits"]["started"]) for case in told["cases"]] == [("CORES=2", 1), ("CORES=4", 2)]
+    assert "CORES=4" in (files / "report.html").read_text()
+
+
+def test_a_setting_replaces_its_place_in_the_files(files: Path) -> None:
+    (files / "swept.yaml").write_text(SWEPT)
+    done = run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "swept.yaml", "--set", "CORES=2", "-o", "json")
+    assert json.loads(done.stdout)["ends"] == {"succeeded": 1, "waiting": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sweep", "CORES"], "--sweep takes NAME=V1,V2,..., not 'CORES'"),
+        (["--sweep", "CORES=1"], "--sweep replaces @CORES@ in the files of -f; give one"),
+        (["-f", "tenants.yaml", "--sweep", "CORES=1"], "@CORES@ is nowhere in tenants.yaml"),
+        (["-f", "tenants.yaml", "--sweep", "CORES=1", "-o", "csv"], "--sweep compares figures"),
+        (["--html", "nowhere/report.html"], "nowhere/report.html"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(files: Path, words: list[str], said: str) -> None:
+    done = run("simulate", "jobs.csv", "--fleet", "fleet.yaml", *words)
+    assert said in done.stderr
+    assert done.exit_code == Exit.USAGE

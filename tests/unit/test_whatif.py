@@ -1,7 +1,6 @@
 """What would have happened: workloads through the real engine on simulated clusters."""
 
 from math import inf
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,37 +8,14 @@ from hypothesis import strategies as st
 
 from tests.textbook_easy import Job as BookJob
 from tests.textbook_easy import Policy, simulate
-from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
+from tests.unit.whatif_building import GPU, declared, machine, ran, table
+from trainmaster.dispatcher.whatif.engine import Outcome
 from trainmaster.dispatcher.whatif.figures import figures_of, jain, quantile
-from trainmaster.dispatcher.whatif.trace import Trace, read_swf, read_table
+from trainmaster.dispatcher.whatif.trace import read_swf
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
-from trainmaster.simulation.fleet import Fleet
-
-GPU = "nvidia.com/gpu"
-
-
-def fleet(*clusters: dict[str, Any], **fields: Any) -> Fleet:
-    return Fleet.model_validate({"clusters": clusters, **fields})
-
-
-def machine(nodes: int = 4, name: str = "machine", cpu: str = "1", **fields: Any) -> dict[str, Any]:
-    group = {"name": "nodes", "count": nodes, "resources": {"cpu": cpu, **fields.pop("more", {})}}
-    return {"name": name, "groups": [{**group, **fields.pop("group", {})}], **fields}
-
-
-def table(*lines: str, heading: str = "submit,run,members", **options: Any) -> Trace:
-    return read_table("jobs.csv", [heading, *lines], "main", **options)
-
-
-def declared(*queues: QueueSpec, **fields: Any) -> Declared:
-    return Declared(queues or (QueueSpec(path="main", allowed_kinds=tuple(ClusterKind)),), **fields)
-
-
-def ran(trace: Trace, *clusters: dict[str, Any], of: Declared | None = None, **fields: Any) -> Outcome:
-    return Simulation(fleet(*(clusters or (machine(),)), **fields), of or declared()).run(trace)
 
 
 def starts(outcome: Outcome) -> list[float]:

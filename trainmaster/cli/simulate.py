@@ -14,8 +14,9 @@ import typer
 from trainmaster.cli.output import Format, note, print_data, print_table
 
 if TYPE_CHECKING:
-    from trainmaster.dispatcher.whatif.engine import Declared, Outcome
+    from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
     from trainmaster.dispatcher.whatif.figures import Figures, Waits
+    from trainmaster.dispatcher.whatif.report import Case
     from trainmaster.dispatcher.whatif.trace import Trace
     from trainmaster.simulation.fleet import Fleet
 
@@ -49,6 +50,15 @@ def simulate(
         list[str] | None,
         typer.Option("-f", "--file", help="Queues, classes, clusters and price books, as for apply. Repeatable."),
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files of -f.")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=V1,V2", help="Simulates once for each value of @NAME@ and compares.", show_default=False
+        ),
+    ] = None,
     queue: Annotated[str | None, typer.Option(help="For jobs that name none.", show_default=False)] = None,
     limits: Annotated[
         LimitsFrom, typer.Option(help="Time limits: as asked for in the workload, the true run times, or none.")
@@ -57,6 +67,10 @@ def simulate(
         float, typer.Option(min=0.001, max=1000, help="Divides the times between submissions.", metavar="FACTOR")
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="In place of the fleet's.", show_default=False)] = None,
+    currency: Annotated[str, typer.Option(help="What the prices are in, for the report.")] = "EUR",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Writes a report with charts, too.", show_default=False)
+    ] = None,
     output: Annotated[
         SimulateFormat, typer.Option("-o", "--output", help="csv writes a line for each job.")
     ] = SimulateFormat.TABLE,
@@ -68,42 +82,129 @@ def simulate(
     from trainmaster.cli.processes import need
 
     need("dispatcher", "sortedcontainers")
+    from trainmaster.cli.documents import parse_settings
     from trainmaster.cli.fleet import read_fleet
     from trainmaster.dispatcher.whatif.engine import Simulation
-    from trainmaster.dispatcher.whatif.figures import figures_of, to_data
+    from trainmaster.dispatcher.whatif.figures import figures_of
+    from trainmaster.dispatcher.whatif.report import Case, page
 
     simulated = read_fleet(fleet)
     if seed is not None:
         simulated = simulated.model_copy(update={"seed": seed})
-    declared = _declared(tenants or (), simulated)
-    default = queue or _only_leaf(declared)
-    trace = _read_trace(workload, default, limits).faster(faster)
-    outcome = _run(Simulation(simulated, declared), trace)
+    given = parse_settings(settings or [])
+    variants = _variants(sweep, given, bool(tenants), output)
+    declared = [(name, _declared(tenants or (), more, simulated)) for name, more in variants]
+    trace = _read_trace(workload, queue or _first_leaf(declared[0][1]), limits).faster(faster)
+    cases = []
+    for name, one in declared:
+        outcome = _run(Simulation(simulated, one), trace, name)
+        if output is SimulateFormat.CSV:
+            _print_jobs(outcome)
+        cases.append(Case(name, figures_of(outcome)))
+    if html is not None:
+        _write(html, page(f"What {workload.name} would have been", trace.name, cases, currency))
+    _tell(trace, cases, output)
+
+
+def _variants(
+    sweep: str | None, given: dict[str, str], has_files: bool, output: SimulateFormat
+) -> list[tuple[str, dict[str, str]]]:
+    """What is simulated: a name and the settings of each. Raises UsageError."""
+    from trainmaster.cli.errors import UsageError
+
+    if sweep is None:
+        return [("", given)]
+    name, equals, values = sweep.partition("=")
+    if not name or not equals or not values:
+        raise UsageError(f"--sweep takes NAME=V1,V2,..., not {sweep!r}")
+    if not has_files:
+        raise UsageError(f"--sweep replaces @{name}@ in the files of -f; give one")
     if output is SimulateFormat.CSV:
-        _print_jobs(outcome)
+        raise UsageError("--sweep compares figures; a line for each job (-o csv) is of one simulation")
+    return [(f"{name}={value.strip()}", {**given, name: value.strip()}) for value in values.split(",")]
+
+
+def _write(path: Path, text: str) -> None:
+    from trainmaster.cli.errors import UsageError
+
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error}") from error
+    note(f"the report is in {path}")
+
+
+def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> None:
+    from trainmaster.dispatcher.whatif.figures import to_data
+
+    if output is SimulateFormat.CSV:
         return
-    figures = figures_of(outcome)
     if output is SimulateFormat.TABLE:
-        _print_figures(trace, figures)
+        if len(cases) == 1:
+            _print_figures(trace, cases[0].figures)
+        else:
+            _print_cases(trace, cases)
+        return
+    head = {"workload": trace.name, "leftOut": trace.left_out}
+    if len(cases) == 1:
+        print_data({**head, **to_data(cases[0].figures)}, Format(output.value))
     else:
-        print_data({"workload": trace.name, "leftOut": trace.left_out, **to_data(figures)}, Format(output.value))
+        told = [{"name": case.name, **to_data(case.figures)} for case in cases]
+        print_data({**head, "cases": told}, Format(output.value))
 
 
-def _run(simulation: "object", trace: "Trace") -> "Outcome":
+def _print_cases(trace: "Trace", cases: "Sequence[Case]") -> None:
+    """One line for each of the simulations that are compared."""
+    from trainmaster.protocol.durations import format_duration
+
+    print(f"{cases[0].figures.jobs:,} jobs of {trace.name}\n")
+    clusters = [cluster.name for cluster in cases[0].figures.clusters]
+    heads = [
+        "",
+        "WAIT MEAN",
+        "P95",
+        "SLOWDOWN",
+        "NEVER",
+        "PREEMPTED",
+        *(f"JOBS ON {name.upper()}" for name in clusters),
+        "COST",
+    ]
+    rows = []
+    for case in cases:
+        figures = case.figures
+        waits = [format_duration(round(value)) for value in (figures.waits.mean, figures.waits.p95)]
+        never = figures.jobs - figures.waits.started
+        jobs = [f"{cluster.jobs:,}" for cluster in figures.clusters]
+        rows.append(
+            [
+                case.name,
+                *waits,
+                f"{figures.waits.slowdown:,.2f}",
+                never,
+                figures.preemptions,
+                *jobs,
+                f"{figures.cost:,.2f}",
+            ]
+        )
+    print_table(heads, rows)
+
+
+def _run(simulation: "Simulation", trace: "Trace", name: str) -> "Outcome":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from trainmaster.dispatcher.whatif.engine import Simulation
-
-    assert isinstance(simulation, Simulation)  # noqa: S101 - for the type alone; the import is late
     console = Console(stderr=True)
-    columns = (TextColumn("{task.completed:,} of {task.total:,} jobs"), BarColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description} {task.completed:,} of {task.total:,} jobs"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("jobs", total=len(trace.jobs))
+        task = progress.add_task(name, total=len(trace.jobs))
         return simulation.run(trace, lambda done, _: progress.update(task, completed=done))
 
 
-def _declared(files: Sequence[str], fleet: "Fleet") -> "Declared":
+def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") -> "Declared":
     """What the files say; without files a queue that may use all of the fleet. Raises ProblemError, UsageError."""
     from trainmaster.cli.apply import declared_in
     from trainmaster.cli.documents import read_documents
@@ -113,7 +214,7 @@ def _declared(files: Sequence[str], fleet: "Fleet") -> "Declared":
     from trainmaster.simulation.generate import tenants_of
 
     if files:
-        specs = [spec for _, _, spec in declared_in(read_documents(files, {}))]
+        specs = [spec for _, _, spec in declared_in(read_documents(files, settings))]
     else:
         specs = [QueueSpec.model_validate(one) for one in tenants_of(fleet) if one["kind"] == "Queue"]
     return Declared(
@@ -124,8 +225,8 @@ def _declared(files: Sequence[str], fleet: "Fleet") -> "Declared":
     )
 
 
-def _only_leaf(declared: "Declared") -> str:
-    """The queue for jobs that name none: the only one that takes jobs, or the first of them by its path."""
+def _first_leaf(declared: "Declared") -> str:
+    """The queue for jobs that name none: the first by its path of those that take jobs."""
     parents = {spec.parent for spec in declared.queues}
     leaves = sorted(spec.path for spec in declared.queues if spec.path not in parents)
     return leaves[0] if leaves else "default"

@@ -1,0 +1,51 @@
+"""The report of a simulation."""
+
+import re
+from xml.etree import ElementTree
+
+from tests.unit.whatif_building import declared, machine, ran, table
+from trainmaster.dispatcher.whatif.figures import Figures, figures_of
+from trainmaster.dispatcher.whatif.report import Case, page
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.tenants import ClusterSpec
+
+
+def figures(price: str = "0") -> Figures:
+    book = PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": price}})
+    cluster = ClusterSpec(name="machine", price_book="book")
+    return figures_of(ran(table("0,100,4", "0,50,4"), machine(), of=declared(clusters=[cluster], books=[book])))
+
+
+def charts(text: str) -> list[ElementTree.Element]:
+    found = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    return [ElementTree.fromstring(one) for one in found]  # noqa: S314 - the report is our own
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    text = page("Title", "log.swf", [Case("", figures())], "EUR")
+    assert not re.search(r"<script|<link|<img|https?:|url\(|@import", text)
+
+
+def test_a_single_simulation_tells_waits_and_clusters() -> None:
+    text = page("Title", "log.swf", [Case("", figures("36"))], "EUR")
+    assert "2 succeeded; over after 2m30s; 0 preempted; fairness between queues 1.000; cost 6.00 EUR." in text
+    (bars,) = charts(text)
+    assert [one.text for one in bars.iter("text")] == ["machine, cpu", "100.0%"]
+
+
+def test_several_are_compared_and_cost_is_drawn_against_wait() -> None:
+    cases = [Case("cheap", figures("36")), Case("dear", figures("72"))]
+    text = page("Title", "log.swf", cases, "EUR")
+    trade, waits, *_ = charts(text)
+    dots = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in trade.iter("circle")]
+    assert dots[0][0] < dots[1][0], "what costs more is further to the right"
+    assert dots[0][1] == dots[1][1], "both wait alike"
+    widths = [float(one.attrib["width"]) for one in waits.iter("rect")]
+    assert len(widths) == 4
+    assert "Cost against wait" not in page("Title", "log.swf", [Case("a", figures()), Case("b", figures())], "EUR")
+
+
+def test_names_cannot_break_the_page() -> None:
+    text = page("<b>", "x<script>", [Case('"><script>', figures()), Case("&", figures())], "EUR")
+    assert "<script>" not in text
+    assert charts(text)
