@@ -24,6 +24,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import JobState, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster.simulation.cluster import Cluster as SimulatedCluster
@@ -119,6 +120,9 @@ class Simulation:
             self._clusters[key] = SimulatedCluster(one, 0.0, fleet.seed)
             self._view.lease_until[key] = inf
             self._take_report(key, 0.0)
+        self._never_changes = not any(
+            group.failures or group.foreign or group.provisioning for one in fleet.clusters for group in one.groups
+        )
         self._capacity = {self._specs[key].name: _capacity_of(cluster) for key, cluster in self._clusters.items()}
         self._shapes: dict[int, Shape] = {}
         self._shape_ids: dict[bytes, int] = {}
@@ -349,9 +353,20 @@ class Simulation:
             self.cycles += 1
             self._view.reservations = plan.reservations
             held += self._apply(plan, now)
+            if self._never_changes:
+                self._pass_over(plan)
             if not plan.changes_anything:
                 break
         return held
+
+    def _pass_over(self, plan: Plan) -> None:
+        """Jobs that could never start on this fleet are not looked at again."""
+        for key, reason in plan.reasons.items():
+            if reason.for_ever or reason.token is Token.TOO_LARGE:
+                for place in list(self._view.waiting.get(key.queue_id, {}).get(key, ())):
+                    record = self._records[place.job_id]
+                    record.machine = record.machine._replace(message=reason.sentence)
+                    self._view.drop_job(place.job_id)
 
     def _apply(self, plan: Plan, now: float) -> int:
         for eviction in (*plan.stops, *(one for start in plan.starts for one in start.evicts)):

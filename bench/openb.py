@@ -1,0 +1,260 @@
+"""A production GPU cluster's tasks through the engine: as one cluster, as three that are scored, and as three chosen at random.
+
+    python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60]
+
+Nodes and tasks are those of Weng et al., *Beware of Fragmentation* (USENIX ATC 2023): 1,523 nodes, 8,152 tasks with requests and
+the models that they may run on; a share of a GPU counts as a whole one. The three clusters have a third of each sort of node.
+
+``filling``: tasks arrive in a random order and never leave, until the first one cannot be placed; GPUs that are allocated then, as
+parts of all, over so many shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every model;
+time limits are the true run times rounded up to a power of two, as people ask. It takes some minutes for each of the three.
+"""
+
+import argparse
+import csv
+import json
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from trainmaster.dispatcher.domain.shapes import shape_from, shape_of
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
+from trainmaster.dispatcher.scheduling.plan import runs_of
+from trainmaster.dispatcher.scheduling.view import View, WaitingJob
+from trainmaster.dispatcher.whatif.engine import Declared, Simulation
+from trainmaster.dispatcher.whatif.figures import figures_of, to_data
+from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.states import Order
+from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster.simulation.cluster import Cluster as SimulatedCluster
+from trainmaster.simulation.fleet import Fleet, FleetCluster, FleetGroup
+from trainmaster.simulation.generate import GPU, PRODUCT
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+NODES, TASKS = "openb_node_list_all_node.csv", "openb_pod_list_gpuspec33.csv"
+Variant = Literal["one", "scored", "random"]
+VARIANTS: tuple[Variant, ...] = ("one", "scored", "random")
+_THIRDS = 3
+Sort = tuple[int, int, int, str]
+"""CPU in thousandths, memory in MiB, GPUs, and their model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Times in seconds since the trace began; ``models``: of any of these, of any at all where empty."""
+
+    cpu: int
+    memory: int
+    gpus: int
+    models: tuple[str, ...]
+    submit: float
+    run: float
+
+
+def read_nodes(path: Path) -> Counter[Sort]:
+    with path.open(newline="") as lines:
+        return Counter(
+            (int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"] or "")
+            for row in csv.DictReader(lines)
+        )
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """By creation. A task that never ran has no run time; it counts for filling alone."""
+    with path.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    tasks = []
+    for row in rows:
+        began = float(row["scheduled_time"] or row["creation_time"])
+        tasks.append(
+            Task(
+                cpu=int(row["cpu_milli"]),
+                memory=int(row["memory_mib"]),
+                gpus=int(row["num_gpu"]),
+                models=tuple(sorted(set(filter(None, row["gpu_spec"].split("|"))))),
+                submit=float(row["creation_time"]),
+                run=float(row["deletion_time"]) - began,
+            )
+        )
+    return sorted(tasks, key=lambda task: task.submit)
+
+
+def fleet_of(nodes: Counter[Sort], parts: int) -> Fleet:
+    """So many clusters with a like part of each sort; what is left over is dealt round."""
+    counts: list[Counter[Sort]] = [Counter() for _ in range(parts)]
+    turn = 0
+    for sort, count in sorted(nodes.items()):
+        for part in counts:
+            part[sort] += count // parts
+        for _ in range(count % parts):
+            counts[turn % parts][sort] += 1
+            turn += 1
+    clusters = [
+        FleetCluster(
+            name=f"c{number}", groups=tuple(_group(sort, count) for sort, count in sorted(part.items()) if count)
+        )
+        for number, part in enumerate(counts)
+    ]
+    return Fleet(clusters=tuple(clusters))
+
+
+def _group(sort: Sort, count: int) -> FleetGroup:
+    cpu, memory, gpus, model = sort
+    resources = {"cpu": f"{cpu}m", "memory": f"{memory}Mi"} | ({GPU: str(gpus)} if gpus else {})
+    name = f"{model.lower() or 'cpu'}-{gpus}-{cpu // 1000}-{memory // 1024}"
+    return FleetGroup(name=name, count=count, resources=resources, labels={PRODUCT: model} if model else {})
+
+
+def scaled(nodes: Counter[Sort], gpus: int) -> Counter[Sort]:
+    """About so many GPUs: of each model as large a part as in the whole, and the smallest of its nodes at least once."""
+    whole = sum(sort[2] * count for sort, count in nodes.items())
+    out: Counter[Sort] = Counter()
+    for model in sorted({sort[3] for sort in nodes}):
+        sorts = {sort: count for sort, count in nodes.items() if sort[3] == model}
+        for sort, count in sorts.items():
+            out[sort] = round(count * gpus / whole)
+        if not any(out[sort] for sort in sorts):
+            out[min(sorts, key=lambda sort: sort[2])] = 1
+    return +out
+
+
+def spec_of(task: Task, cluster: str | None) -> dict[str, Any]:
+    resources = {"cpu": f"{task.cpu}m", "memory": f"{task.memory}Mi"} | ({GPU: str(task.gpus)} if task.gpus else {})
+    template: dict[str, Any] = {"image": "task", "command": ["true"], "resources": resources}
+    if task.models:
+        template["nodeAffinity"] = [{"key": PRODUCT, "operator": "In", "values": list(task.models)}]
+    return {
+        "name": "task",
+        "queue": "tasks",
+        "roles": [{"name": "main", "template": template}],
+        "labels": {"sim.trainmaster.dev/run-time": "forever"},
+        **({"placement": {"clusters": [cluster]}} if cluster is not None else {}),
+    }
+
+
+class Filling:
+    """One fleet to which tasks come in turn and stay."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._reports = [SimulatedCluster(one, 0.0).report() for one in fleet.clusters]
+        self._shapes: dict[str, Any] = {}
+
+    def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
+        """Tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
+        view = View()
+        view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
+        view.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
+        for key, (one, report) in enumerate(zip(self._fleet.clusters, self._reports, strict=True), start=1):
+            view.put_cluster(cluster_of(key, ClusterSpec(name=one.name), report))
+            view.lease_until[key] = inf
+        ids: dict[str, int] = {}
+        for number, (task, cluster) in enumerate(zip(tasks, clusters, strict=True), start=1):
+            text = json.dumps(spec_of(task, cluster), sort_keys=True)
+            if text not in ids:
+                ids[text] = len(ids) + 1
+                if text not in self._shapes:
+                    self._shapes[text] = shape_from(shape_of(JobSpec.model_validate_json(text)))
+                view.put_shape(ids[text], self._shapes[text])
+            view.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
+        placed = gpus = 0
+        while True:
+            plan = decide(view, 0.0)
+            if not plan.starts:
+                return placed, gpus
+            view.put_runs(runs_of(plan.starts, 0.0))
+            placed += len(plan.starts)
+            gpus += sum(tasks[start.job.id - 1].gpus for start in plan.starts)
+
+
+def _bound(variant: Variant, count: int, seed: int) -> list[str | None]:
+    if variant != "random":
+        return [None] * count
+    chance = random.Random(f"clusters {seed}")
+    return [f"c{chance.randrange(_THIRDS)}" for _ in range(count)]
+
+
+def filling(nodes: Counter[Sort], tasks: Sequence[Task], shuffles: int) -> Iterator[dict[str, Any]]:
+    whole = sum(sort[2] * count for sort, count in nodes.items())
+    for variant in VARIANTS:
+        began = time.process_time()
+        fleet = Filling(fleet_of(nodes, 1 if variant == "one" else _THIRDS))
+        parts, placed = [], []
+        for seed in range(shuffles):
+            order = list(tasks)
+            random.Random(seed).shuffle(order)
+            many, gpus = fleet.fill(order, _bound(variant, len(order), seed))
+            parts.append(gpus / whole)
+            placed.append(many)
+        yield {
+            "clusters": variant,
+            "gpus_allocated": {
+                "mean": round(statistics.fmean(parts), 4),
+                "least": round(min(parts), 4),
+                "most": round(max(parts), 4),
+            },
+            "tasks_placed_mean": round(statistics.fmean(placed), 1),
+            "cpu_seconds": round(time.process_time() - began, 1),
+        }
+
+
+def waits(nodes: Counter[Sort], tasks: Sequence[Task], gpus: int) -> Iterator[dict[str, Any]]:
+    small = scaled(nodes, gpus)
+    runs = [task for task in tasks if task.run > 0]
+    first = runs[0].submit
+    for variant in VARIANTS:
+        began = time.process_time()
+        specs: dict[str, JobSpec] = {}
+        jobs = []
+        for number, (task, cluster) in enumerate(zip(runs, _bound(variant, len(runs), 0), strict=True), start=1):
+            text = json.dumps(
+                {**spec_of(task, cluster), "timeLimit": f"{2 ** math.ceil(math.log2(task.run + 1))}s"}, sort_keys=True
+            )
+            if text not in specs:
+                specs[text] = JobSpec.model_validate_json(text)
+            jobs.append(TraceJob(number, task.submit - first, task.run, specs[text]))
+        fleet = fleet_of(small, 1 if variant == "one" else _THIRDS)
+        outcome = Simulation(fleet, Declared([QueueSpec(path="tasks")])).run(Trace(TASKS, tuple(jobs)))
+        found = to_data(figures_of(outcome))
+        yield {
+            "clusters": variant,
+            "gpus": sum(sort[2] * count for sort, count in small.items()),
+            "ends": found["ends"],
+            "waits": found["waits"],
+            "cpu_seconds": round(time.process_time() - began, 1),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shuffles", type=int, default=20)
+    parser.add_argument("--gpus", type=int, default=60, help="of the fleet on which waits are measured")
+    parser.add_argument("--data", type=Path, default=DATA, help=f"where {NODES} and {TASKS} are")
+    options = parser.parse_args()
+    for name in (NODES, TASKS):
+        if not (options.data / name).is_file():
+            parser.error(f"no {name} in {options.data}; --data says where it is")
+    nodes, tasks = read_nodes(options.data / NODES), read_tasks(options.data / TASKS)
+    result = {
+        "bench": "openb",
+        "nodes": sum(nodes.values()),
+        "gpus": sum(sort[2] * count for sort, count in nodes.items()),
+        "tasks": len(tasks),
+        "shuffles": options.shuffles,
+        "filling": list(filling(nodes, tasks, options.shuffles)),
+        "waits": list(waits(nodes, tasks, options.gpus)),
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
