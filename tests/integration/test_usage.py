@@ -82,6 +82,22 @@ async def test_what_ran_is_counted_once_and_costs_what_the_book_says(service: Se
     assert after["currency"] == "EUR"
 
 
+async def test_nothing_is_missed_or_told_twice_while_it_is_counted(service: Service) -> None:
+    await priced(service)
+    agent = service.agent()
+    await agent.connect()
+    for _ in range(12):
+        await ran(service, agent)
+    whole = (await usage(service))["total"]
+    counting = asyncio.create_task(accounting(service, batch=1).run())
+    told = []
+    while not counting.done():
+        told.append((await usage(service, by="queue"))["total"])
+    assert counting.result() == 12
+    assert told
+    assert all(one == whole for one in told)
+
+
 async def test_roll_ups_add_up_however_they_are_split(service: Service) -> None:
     service.settings.usage_labels = "team"
     await priced(service)

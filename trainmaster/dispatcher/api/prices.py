@@ -64,6 +64,6 @@ async def usage(
     settings = state.stores.settings
     until = end or datetime.now(UTC)
     question = spending.Question.of(begin or until - timedelta(days=30), until, per, by or (), queue)
-    async with state.stores.database.transaction() as tx:
-        found = await spending.report(tx, caller, question, settings.currency, settings.counted_labels)
+    database = state.stores.database
+    found = await spending.report(database, caller, question, settings.currency, settings.counted_labels)
     return answer(found.model_dump(mode="json", by_alias=True))

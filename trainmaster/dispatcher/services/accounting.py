@@ -120,7 +120,7 @@ class Accounting:
             total: dict[Bucket, list[int]] = {}
             for row in rows:
                 labels = kept_labels(row.labels, self._labels)
-                for part, used in _with_run(row, of.of(row)):
+                for part, used in parts_of(row, of):
                     bucket = Bucket(part.hour, row.queue_id, row.api_key_id, row.cluster_id, labels, *part.place)
                     into = total.setdefault(bucket, [0, 0])
                     into[0] += used.amount
@@ -130,9 +130,10 @@ class Accounting:
             return len(rows)
 
 
-def _with_run(row: Any, used: Mapping[Part, Used]) -> Iterator[tuple[Part, Used]]:
-    yield from used.items()
-    if row.began is not None:
+def parts_of(row: Any, of: Charges) -> Iterator[tuple[Part, Used]]:
+    """What a run of ``store.usage`` has used, and once it has ended the run itself."""
+    yield from of.of(row).items()
+    if row.began is not None and row.is_over:
         yield Part(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
 
 

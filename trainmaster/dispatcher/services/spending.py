@@ -1,18 +1,20 @@
 """What was used and what it cost, for people: what is counted, and beside it the runs that are not, until now."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.prices import MICROS, Place
 from trainmaster.dispatcher.domain.usage import HOUR
-from trainmaster.dispatcher.services.accounting import RUNS, charges
+from trainmaster.dispatcher.services.accounting import RUNS, Charges, charges, parts_of
 from trainmaster.dispatcher.store import keys, tenants
 from trainmaster.dispatcher.store import usage as store
-from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.database import Database, Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import NANOS
@@ -99,22 +101,37 @@ class _Fact(NamedTuple):
 
 
 async def report(
-    tx: Transaction, caller: Caller, question: Question, currency: str, labels: Sequence[str]
+    database: Database, caller: Caller, question: Question, currency: str, labels: Sequence[str]
 ) -> UsageAnswer:
     """``labels``: keys of those that are counted apart.
 
     Raises ProblemError UNKNOWN_QUEUE for a queue that is not there or not the caller's, INVALID_PARAMETER for another label.
     """
     _check_labels(question.by, labels)
-    queue_ids = await _queue_ids(tx, caller, question.queue)
     columns = {_COLUMN.get(one, "labels") for one in question.by}
-    name_of = await _names(tx, question.by)
+    async with database.transaction() as tx:
+        # What is counted meanwhile must be neither missed nor told twice.
+        await store.begin_snapshot(tx)
+        queue_ids = await _queue_ids(tx, caller, question.queue)
+        name_of = await _names(tx, question.by)
+        counted = await store.summed(tx, question.begin, question.end, question.per, columns, queue_ids)
+        going_on = await store.going_on(tx, queue_ids)
+        of = await charges(tx, going_on)
+    # With many runs at work it takes a while; other requests go on meanwhile.
+    return await asyncio.to_thread(_answer, question, currency, name_of, counted, going_on, of)
+
+
+def _answer(
+    question: Question,
+    currency: str,
+    name_of: Mapping[str, Callable[["_Fact"], str]],
+    counted: Sequence[Any],
+    going_on: Sequence[Any],
+    of: Charges,
+) -> UsageAnswer:
     lines: dict[tuple[int, tuple[str, ...]], _Line] = defaultdict(_Line)
     total = _Line()
-    counted = await store.summed(tx, question.begin, question.end, question.per, columns, queue_ids)
-    going_on = await store.going_on(tx, queue_ids)
-    facts = [*_counted(counted), *_going_on(going_on, await charges(tx, going_on), question)]
-    for fact in facts:
+    for fact in chain(_counted(counted), _going_on(going_on, of, question)):
         key = fact.since, tuple(name_of[one](fact) for one in question.by)
         lines[key].add(fact.place, fact.amount, fact.cost)
         total.add(fact.place, fact.amount, fact.cost)
@@ -181,10 +198,10 @@ def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
         )
 
 
-def _going_on(rows: Sequence[Any], of: Any, question: Question) -> Iterator[_Fact]:
+def _going_on(rows: Sequence[Any], of: Charges, question: Question) -> Iterator[_Fact]:
     begin, end = (int(moment.timestamp()) * MICROS for moment in (question.begin, question.end))
     for row in rows:
-        for part, used in of.of(row).items():
+        for part, used in parts_of(row, of):
             if begin <= part.hour < end:
                 since = _begin_of(part.hour, question.per, begin)
                 yield _Fact(

@@ -14,7 +14,7 @@ _RUNS = """
     SELECT r.job_id, r.attempt, r.cluster_id, r.sizes, coalesce(r.placement, r.assumed) AS placement,
            (extract(epoch FROM coalesce(r.placed_at, r.started_at)) * 1000000)::bigint AS began,
            (extract(epoch FROM coalesce(r.ended_at, now())) * 1000000)::bigint AS ended,
-           r.resized_at IS NOT NULL AS was_resized, j.queue_id, j.api_key_id, j.labels, j.shape_id
+           r.ended_at IS NOT NULL AS is_over, r.resized_at IS NOT NULL AS was_resized, j.queue_id, j.api_key_id, j.labels, j.shape_id
     FROM runs r JOIN jobs j ON j.id = r.job_id
 """
 
@@ -39,6 +39,11 @@ class Bucket(NamedTuple):
 async def take_turn(tx: Transaction) -> bool:
     """Whether nobody else counts until this transaction ends."""
     return bool((await tx.one("SELECT pg_try_advisory_xact_lock(:key) AS ours", key=_LOCK)).ours)
+
+
+async def begin_snapshot(tx: Transaction) -> None:
+    """Let all statements of this transaction see the store as it is at the first of them."""
+    await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
 async def uncounted(tx: Transaction, limit: int) -> Sequence[Row[Any]]:
