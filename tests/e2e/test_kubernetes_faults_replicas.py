@@ -42,17 +42,24 @@ async def check_end(scene: Scene, jobs: dict[str, int]) -> str:
     return f"{sum(jobs.values())} members started once, 0 doubled, 0 leaked, returned {returned} of {len(jobs)}"
 
 
+async def creating(scene: Scene) -> tuple[str, str, set[str]]:
+    """A second replica waits, a gang of 10 runs, one of 200 has 60 pods: both jobs, and the pods of the first."""
+    site = scene.site
+    await open_second(scene)
+    steady = await scene.submit(a_gang("steady", 10, "gate", "end"))
+    await scene.until_job(steady, "running")
+    before = {life.uid for life in site.kubelet.living()}
+    seeing = asyncio.create_task(site.seen("pods", 60))
+    await asyncio.sleep(0.3)
+    gang = await scene.submit(a_gang("gang", 200, "gate", "end"))
+    await seeing
+    return steady, gang, before
+
+
 async def test_an_agent_that_stood_still_creates_nothing_more_when_it_wakes(tmp_path: Path) -> None:
     async with open_scene(tmp_path, NODES, lease=LEASE) as scene:
         site = scene.site
-        await open_second(scene)
-        steady = await scene.submit(a_gang("steady", 10, "gate", "end"))
-        await scene.until_job(steady, "running")
-        before = {life.uid for life in site.kubelet.living()}
-        seeing = asyncio.create_task(site.seen("pods", 60))
-        await asyncio.sleep(0.3)
-        gang = await scene.submit(a_gang("gang", 200, "gate", "end"))
-        await seeing
+        steady, gang, before = await creating(scene)
         scene.process(FIRST).send_signal(signal.SIGSTOP)
         seconds = await scene.until_said(SECOND, ACTS)
         assert seconds < 15
@@ -79,14 +86,7 @@ async def test_an_agent_that_stood_still_creates_nothing_more_when_it_wakes(tmp_
 async def test_an_agent_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
     async with open_scene(tmp_path, NODES, lease=LEASE) as scene:
         site = scene.site
-        await open_second(scene)
-        steady = await scene.submit(a_gang("steady", 10, "gate", "end"))
-        await scene.until_job(steady, "running")
-        before = {life.uid for life in site.kubelet.living()}
-        seeing = asyncio.create_task(site.seen("pods", 60))
-        await asyncio.sleep(0.3)
-        gang = await scene.submit(a_gang("gang", 200, "gate", "end"))
-        await seeing
+        steady, gang, before = await creating(scene)
         scene.process(FIRST).send_signal(signal.SIGTERM)
         seconds = await scene.until_said(SECOND, ACTS)
         await until(lambda: scene.process(FIRST).poll() is not None, "the first has left")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.conformance.kube_lab import PRIORITY_CLASS, KubeLab, plain_access
+from tests.conformance.kube_lab import KubeLab, plain_access
 from tests.conformance.runtime_suite import (
     RUNS,
     WAITS_FOR_GATE,
@@ -23,8 +23,9 @@ from tests.conformance.runtime_suite import (
     until_state,
 )
 from tests.fake_kube.nodes import FakeNodes
-from tests.fake_kube.resources import PRIORITY_CLASSES, QUOTAS
+from tests.fake_kube.resources import QUOTAS
 from tests.fake_kube.server import FakeKube
+from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster, lab_on, two_nodes
 from trainmaster.agent.kube import watch
 from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
 from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
@@ -32,38 +33,26 @@ from trainmaster.agent.runtime.kubernetes.record import Record
 from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.protocol.states import RunState
 
-NAMESPACE = "jobs"
 RACK = "topology.example.com/rack"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}
 
 
 @pytest.fixture
 async def kube() -> AsyncIterator[FakeKube]:
-    async with FakeKube() as server:
-        server.add_namespace(NAMESPACE)
-        server.add_namespace("agent")
-        server.verbs.create(PRIORITY_CLASSES, "", PRIORITY_CLASS)
+    async with fake_cluster() as server:
         yield server
 
 
 @pytest.fixture
 async def nodes(kube: FakeKube) -> AsyncIterator[FakeNodes]:
-    nodes = FakeNodes(kube)
-    for number in range(2):
-        nodes.add_node(f"node-{number}", {"cpu": "4", "memory": "8Gi", "pods": "110"})
-    yield nodes
-    nodes.close()
+    with two_nodes(kube) as nodes:
+        yield nodes
 
 
 @pytest.fixture
 async def closed_lab(kube: FakeKube, nodes: FakeNodes) -> AsyncIterator[KubeLab]:
     """A lab whose runtime is not open yet."""
-
-    def living(labels: dict[str, str]) -> int:
-        return len(nodes.living(lambda pod: labels.items() <= (pod["metadata"].get("labels") or {}).items()))
-
-    lease = {"duration": "4s", "namespace": "agent"}
-    lab = KubeLab(plain_access(kube.url), NAMESPACE, living=living, open_gate=nodes.open_gate, lease=lease)
+    lab = lab_on(kube, nodes, lease={"duration": "4s", "namespace": AGENT_NAMESPACE})
     try:
         yield lab
     finally:

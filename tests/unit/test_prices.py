@@ -15,7 +15,6 @@ BOOK = {
     "name": "cloud",
     "onDemand": {"cpu": "0.04", "memory": "0.005", "devices": {GPU: "1.2", f"{GPU}@product=H100": "2.5"}},
     "spot": {"cpu": "0.01", "devices": {f"{GPU}@product=H100": "0.9"}},
-    "egress": "0.09",
 }
 
 
@@ -50,7 +49,6 @@ def test_an_hour_costs_what_the_book_says(place: Place, amount: int, expected: s
 
 def test_other_currencies_and_corrections_are_factors() -> None:
     assert cost(tariff("1.1", exchangeRate="0.5"), Place("cpu"), 1000) == Decimal("0.022")
-    assert tariff("1.1", exchangeRate="0.5").egress == Decimal("0.0495") * NANOS
 
 
 def test_a_second_is_not_rounded_to_cents() -> None:
@@ -86,5 +84,6 @@ def test_a_book_with_a_mistake_is_refused_where_the_mistake_is(fields: dict[str,
 
 
 def test_what_yaml_takes_for_a_float_keeps_its_digits() -> None:
-    assert PriceBookSpec.model_validate({**BOOK, "egress": 0.1}).egress == Decimal("0.1")
-    assert PriceBookSpec.model_validate({**BOOK, "egress": 0.1}).model_dump(mode="json")["egress"] == "0.1"
+    book = PriceBookSpec.model_validate({**BOOK, "onDemand": {"cpu": 0.1}})
+    assert book.on_demand.cpu == Decimal("0.1")
+    assert book.model_dump(mode="json")["on_demand"]["cpu"] == "0.1"

@@ -198,7 +198,7 @@ def price_books(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None
         note("there is no price book; an admin makes one with: trainmaster apply -f FILE")
         return
     rows = [_book_row(book, clusters) for book in found]
-    print_table(["NAME", "CORE-HOUR", "GIB-HOUR", "DEVICE-HOUR", "SPOT", "EGRESS GIB", "CLUSTERS"], rows)
+    print_table(["NAME", "CORE-HOUR", "GIB-HOUR", "DEVICE-HOUR", "SPOT", "CLUSTERS"], rows)
 
 
 def _book_row(book: dict[str, Any], clusters: Sequence[dict[str, Any]]) -> list[object]:
@@ -207,7 +207,7 @@ def _book_row(book: dict[str, Any], clusters: Sequence[dict[str, Any]]) -> list[
     users = ", ".join(cluster["name"] for cluster in clusters if cluster.get("priceBook") == book["name"]) or "-"
     return [
         *(book["name"], prices.get("cpu") or "-", prices.get("memory") or "-", devices),
-        *("yes" if spot else "-", book["egress"], users),
+        *("yes" if spot else "-", users),
     ]
 
 

@@ -69,8 +69,6 @@ class PriceBookSpec(Strict):
     on_demand: PricesSpec = PricesSpec()
     spot: PricesSpec | None = None
     """On nodes that the provider may take back."""
-    egress: Money = Decimal(0)
-    """Of one GiB that leaves a cluster with these prices."""
     exchange_rate: Factor = Decimal(1)
     """What one unit of the currency of these prices is in the installation's currency."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""

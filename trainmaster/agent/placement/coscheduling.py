@@ -10,9 +10,10 @@ from typing import Any
 
 from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import label, metadata, quantities, run_of_label
+from trainmaster.agent.placement.manifests import label, metadata, quantities
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import why_pods_wait
 
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
@@ -21,7 +22,7 @@ _LONGEST_HOLD = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Coscheduling:
+class Coscheduling(Usual):
     scheduler_name: str = "scheduler-plugins-scheduler"
     """The profile that has the plugin on."""
     numa: bool = False
@@ -34,21 +35,6 @@ class Coscheduling:
     @property
     def capabilities(self) -> frozenset[str]:
         return frozenset(("gang", "gangStrict", "resize", *(("numa",) if self.numa else ())))
-
-    @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
-    def rejoins(self) -> bool:
-        return True
-
-    @property
-    def watched(self) -> tuple[Resource, ...]:
-        return ()
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
 
     def lacks(self, gang: Gang) -> str | None:
         return (

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import run_of_label
 from trainmaster.agent.placement.needs import lacks_numa, needs_group
-from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster.agent.placement.port import Gang, GangRole, GangState
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import why_pods_wait
 
 GATE = "trainmaster.dev/gang"
@@ -33,7 +32,7 @@ def opening_patch(pod_gates: Sequence[Mapping[str, Any]], selector: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(Usual):
     scheduler_name: str = ""
     """Empty: the cluster's default scheduler."""
 
@@ -49,22 +48,8 @@ class Gates:
     def emulated(self) -> bool:
         return True
 
-    @property
-    def rejoins(self) -> bool:
-        return True
-
-    @property
-    def watched(self) -> tuple[Resource, ...]:
-        return ()
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
-
     def lacks(self, gang: Gang) -> str | None:
         return lacks_numa(gang, "a scheduler without gangs")
-
-    def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
-        return ()
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         if self.scheduler_name:

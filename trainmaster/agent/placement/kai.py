@@ -11,10 +11,11 @@ from typing import Any
 
 from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import annotate, label, metadata, run_of_label
+from trainmaster.agent.placement.manifests import annotate, label, metadata
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa, starters
 from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
 from trainmaster.agent.placement.queues import QueueRules
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import conditions, why_pods_wait, words_of
 
 POD_GROUPS = Resource("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup")
@@ -24,7 +25,7 @@ _NEVER_STALE = "-1s"
 
 
 @dataclass(frozen=True, slots=True)
-class Kai:
+class Kai(Usual):
     queues: QueueRules = field(default_factory=lambda: QueueRules(default="default-queue"))
     """KAI's queues here are leaves of its tree."""
     scheduler_name: str = "kai-scheduler"
@@ -46,19 +47,8 @@ class Kai:
         return frozenset(("gang", "gangStrict", "resize", *extra))
 
     @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
-    def rejoins(self) -> bool:
-        return True
-
-    @property
     def watched(self) -> tuple[Resource, ...]:
         return (POD_GROUPS,)
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
 
     def lacks(self, gang: Gang) -> str | None:
         if _has_subgroups(gang):

@@ -12,8 +12,9 @@ from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.placement.manifests import annotate, label
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa, starters
-from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster.agent.placement.port import Gang, GangRole, GangState
 from trainmaster.agent.placement.queues import QueueRules
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import condition, why_pods_wait, words_of
 
 KueueVersion = Literal["v1beta1", "v1beta2"]
@@ -29,7 +30,7 @@ def workloads(version: KueueVersion) -> Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Kueue:
+class Kueue(Usual):
     version: KueueVersion = "v1beta2"
     queues: QueueRules = field(default_factory=QueueRules)
     """LocalQueues of the namespaces that runs are created in."""
@@ -45,14 +46,6 @@ class Kueue:
     @property
     def capabilities(self) -> frozenset[str]:
         return frozenset(("gang", *(("topology",) if self.levels else ())))
-
-    @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
-    def rejoins(self) -> bool:
-        return True
 
     @property
     def watched(self) -> tuple[Resource, ...]:
@@ -76,9 +69,6 @@ class Kueue:
         if gang.required is not None and not _can_be_together(roles):
             return "Kueue keeps two roles together only where there are no others and one of them has a single member"
         return lacks_level(gang, "Kueue", self.levels) or lacks_numa(gang, "Kueue")
-
-    def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
-        return ()
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         label(pod, {_PREFIX + "queue-name": self.queues.of(gang.queue), _PREFIX + "pod-group-name": gang.run})

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import metadata, run_of_label
+from trainmaster.agent.placement.manifests import metadata
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import condition, why_pods_wait, words_of
 
 NativeVersion = Literal["v1alpha2", "v1beta1"]
@@ -32,7 +33,7 @@ def pod_group_spec(least: int, level: str | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class Native(Usual):
     """``topology``: the API keeps topology constraints (gate TopologyAwareWorkloadScheduling), as a probe has shown."""
 
     version: NativeVersion = "v1alpha2"
@@ -51,10 +52,6 @@ class Native:
         return frozenset(("gang", "gangStrict", "resize", *(("topology",) if self.topology else ())))
 
     @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
     def rejoins(self) -> bool:
         # The scheduler holds pods of a group back until ``minCount`` of them exist that have not ended, so one that starts again
         # beside members that have succeeded would wait for ever (seen on 1.36).
@@ -63,9 +60,6 @@ class Native:
     @property
     def watched(self) -> tuple[Resource, ...]:
         return (pod_groups(self.version),)
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
 
     def lacks(self, gang: Gang) -> str | None:
         if gang.required is not None and not self.topology:

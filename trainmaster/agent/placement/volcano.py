@@ -10,10 +10,11 @@ from typing import Any
 
 from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import annotate, label, metadata, quantities, run_of_label
+from trainmaster.agent.placement.manifests import annotate, label, metadata, quantities
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa, starters
 from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
 from trainmaster.agent.placement.queues import QueueRules
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import changed_at, condition, why_pods_wait, words_of
 
 POD_GROUPS = Resource("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
@@ -24,7 +25,7 @@ _NUMA_POLICIES = {"restricted": "restricted", "singleNode": "single-numa-node"}
 
 
 @dataclass(frozen=True, slots=True)
-class Volcano:
+class Volcano(Usual):
     queues: QueueRules = field(default_factory=lambda: QueueRules(default="default"))
     scheduler_name: str = "volcano"
     priority_class: str = ""
@@ -45,19 +46,8 @@ class Volcano:
         return frozenset(("gang", "gangStrict", "resize", *extra))
 
     @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
-    def rejoins(self) -> bool:
-        return True
-
-    @property
     def watched(self) -> tuple[Resource, ...]:
         return (POD_GROUPS,)
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
 
     def lacks(self, gang: Gang) -> str | None:
         return lacks_level(gang, "Volcano", self.tiers) or lacks_numa(gang, "Volcano", numa=self.numa)

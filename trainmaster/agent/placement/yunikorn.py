@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.agent.kube.paths import Resource
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.manifests import annotate, label, quantities, run_of_label
+from trainmaster.agent.placement.manifests import annotate, label, quantities
 from trainmaster.agent.placement.needs import lacks_level, lacks_numa
-from trainmaster.agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster.agent.placement.port import Gang, GangRole, GangState
 from trainmaster.agent.placement.queues import QueueRules
+from trainmaster.agent.placement.usual import Usual
 from trainmaster.agent.placement.waiting import why_pods_wait
 
 _PREFIX = "yunikorn.apache.org/"
@@ -25,7 +25,7 @@ _WHERE = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"
 
 
 @dataclass(frozen=True, slots=True)
-class YuniKorn:
+class YuniKorn(Usual):
     queues: QueueRules = field(default_factory=QueueRules)
     """Full names from ``root`` on. Without one YuniKorn's own placement rules decide."""
     scheduler_name: str = "yunikorn"
@@ -40,26 +40,8 @@ class YuniKorn:
     def capabilities(self) -> frozenset[str]:
         return frozenset(("gang", "resize"))
 
-    @property
-    def emulated(self) -> bool:
-        return False
-
-    @property
-    def rejoins(self) -> bool:
-        return True
-
-    @property
-    def watched(self) -> tuple[Resource, ...]:
-        return ()
-
-    def run_of(self, obj: Mapping[str, Any]) -> str | None:
-        return run_of_label(obj)
-
     def lacks(self, gang: Gang) -> str | None:
         return lacks_level(gang, "YuniKorn") or lacks_numa(gang, "YuniKorn")
-
-    def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
-        return ()
 
     def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
         label(pod, {_PREFIX + "app-id": gang.run})

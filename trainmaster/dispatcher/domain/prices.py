@@ -72,8 +72,6 @@ class Tariff:
     """What a cluster charges at one time."""
 
     rates: Mapping[Place, Rate] = field(default_factory=dict)
-    egress: int = 0
-    """Billionths for a GiB that leaves."""
 
     def rate(self, place: Place) -> Rate | None:
         """That of the product, else that of the resource; on spot nodes the spot price, where there is one."""
@@ -86,7 +84,7 @@ class Tariff:
 
     @property
     def is_free(self) -> bool:
-        return not self.rates and not self.egress
+        return not self.rates
 
 
 FREE = Tariff()
@@ -99,7 +97,7 @@ def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
     for prices, spot in ((book.on_demand, False), (book.spot, True)):
         if prices is not None:
             rates |= _rates(prices, factor, spot=spot)
-    return Tariff(rates, to_nanos(book.egress) * factor // NANOS)
+    return Tariff(rates)
 
 
 def to_nanos_exact(factor: Decimal) -> int:

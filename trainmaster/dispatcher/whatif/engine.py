@@ -13,9 +13,10 @@ from typing import Any
 from trainmaster.dispatcher.domain import job_machine
 from trainmaster.dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster.dispatcher.domain.prices import FREE, Tariff, tariff_of
-from trainmaster.dispatcher.domain.shapes import Shape, shape_bytes, shape_from, shape_of
+from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
+from trainmaster.dispatcher.scheduling.lines import product_of
 from trainmaster.dispatcher.scheduling.plan import Eviction, Growth, Plan, Start, grown, shrinking
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob, freeze_placement
 from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
@@ -23,6 +24,7 @@ from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
+from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import JobState, RunState, StopCause
@@ -94,8 +96,6 @@ class Outcome:
     products: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]]
     """By cluster and node group: its labels' product and its labels."""
     tariffs: Mapping[str, Tariff]
-    shapes: Mapping[int, Shape]
-    """By the id of a specification's object."""
 
 
 class Simulation:
@@ -124,7 +124,8 @@ class Simulation:
             group.failures or group.foreign or group.provisioning for one in fleet.clusters for group in one.groups
         )
         self._capacity = {self._specs[key].name: _capacity_of(cluster) for key, cluster in self._clusters.items()}
-        self._shapes: dict[int, Shape] = {}
+        self._wires: dict[int, dict[str, Any]] = {}
+        """By the id of a specification's object, which the trace keeps."""
         self._shape_ids: dict[bytes, int] = {}
         self._shape_of_spec: dict[int, int] = {}
         self._records: dict[int, Record] = {}
@@ -166,7 +167,6 @@ class Simulation:
             kinds={spec.name: spec.cluster_kind.value for spec in self._specs.values()},
             products=self._groups(),
             tariffs={self._specs[key].name: tariff for key, tariff in self._tariffs.items()},
-            shapes=self._shapes,
         )
 
     def _last_event(self) -> float:
@@ -339,8 +339,7 @@ class Simulation:
             _, digest = shape_bytes(job.spec)
             known = self._shape_ids.setdefault(digest, len(self._shape_ids) + 1)
             self._shape_of_spec[id(job.spec)] = known
-            shape = self._shapes[id(job.spec)] = shape_from(shape_of(job.spec))
-            self._view.put_shape(known, shape)
+            self._view.put_shape(known, shape_from(shape_of(job.spec)))
         return known
 
     # Decisions
@@ -401,13 +400,20 @@ class Simulation:
                 attempt=record.machine.attempt,
                 token=record.machine.attempt,
                 generation=1,
-                spec=_wire(record.job.spec),
+                spec=self._wire(record.job.spec),
                 sizes=start.sizes,
                 pins=start.placement,
                 placement_timeout_seconds=parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT,
             ),
             now,
         )
+
+    def _wire(self, spec: JobSpec) -> dict[str, Any]:
+        """The wire form, made once for all jobs alike."""
+        known = self._wires.get(id(spec))
+        if known is None:
+            known = self._wires[id(spec)] = spec.to_wire()
+        return known
 
     def _run_of(self, number: int) -> str:
         record = self._records[number]
@@ -445,23 +451,10 @@ class Simulation:
         self._clusters[key].resize(order, now)
 
     def _groups(self) -> dict[str, dict[str, tuple[str, Mapping[str, str]]]]:
-        from trainmaster.dispatcher.scheduling.lines import product_of
-
         return {
             self._specs[key].name: {group.name: (product_of(group), group.labels) for group in cluster.floor.report()}
             for key, cluster in self._clusters.items()
         }
-
-
-_WIRE: dict[int, tuple[Any, dict[str, Any]]] = {}
-
-
-def _wire(spec: Any) -> dict[str, Any]:
-    """The wire form, made once for each specification."""
-    known = _WIRE.get(id(spec))
-    if known is None or known[0] is not spec:
-        known = _WIRE[id(spec)] = spec, spec.to_wire()
-    return known[1]
 
 
 def _put_queues(view: View, specs: Sequence[QueueSpec]) -> dict[str, int]:
