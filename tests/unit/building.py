@@ -1,9 +1,11 @@
 """Fluent builders: a scheduler's view, jobs and nodes said in few words."""
 
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Self
 
-from trainmaster.dispatcher.domain.prices import FREE, tariff_of
+from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
+from trainmaster.dispatcher.domain.prices import FREE, MICROS, tariff_of
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
@@ -20,7 +22,8 @@ from trainmaster.dispatcher.scheduling.view import (
     freeze_placement,
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_line
 from trainmaster.protocol.reasons import Reason, Verdict
@@ -119,6 +122,7 @@ class ViewBuilder:
     queues: dict[str, int] = field(default_factory=dict)
     clusters: dict[str, int] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
+    policies: dict[str, int] = field(default_factory=dict)
     now: float = NOW
 
     def __post_init__(self) -> None:
@@ -241,6 +245,7 @@ class ViewBuilder:
         closed: str = "",
         at: float = 0.0,
         prices: dict[str, Any] | None = None,
+        timeout: float = 0.0,
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
 
@@ -257,7 +262,7 @@ class ViewBuilder:
         )
         tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
         known = None if silent else report
-        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff), at)
+        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff, timeout), at)
         if lease is None:
             self.view.lease_until.pop(cluster_id, None)
         else:
@@ -279,6 +284,23 @@ class ViewBuilder:
         number = len(self.view.advance) + 1
         made = AdvanceReservation(number, name, self.queues[queue], on, nodes, selector, NOW + starts, NOW + ends)
         self.view.set_advance([*self.view.advance.values(), made])
+        return self
+
+    def policy(self, name: str = "overflow", *queues: str, **fields: Any) -> Self:
+        """A burst policy, as an admin writes it; of queue main where none is named. Saying it again changes it."""
+        spec = BurstPolicySpec.model_validate({"name": name, "queues": queues or ("main",), **fields})
+        number = self.policies.setdefault(name, len(self.policies) + 1)
+        self.view.set_policies([*({**self.view.policies, number: policy_of(number, spec)}.values())])
+        return self
+
+    def spent(self, policy: str, amount: str, *, hours_ago: int = 0, job: str | None = None) -> Self:
+        """Runs by a policy that have ended have cost so much, in the hour of NOW or one before it; of a job that waits."""
+        number, nanos = self.policies[policy], to_nanos(Decimal(amount))
+        hour = int(NOW // 3600 - hours_ago) * 3600 * MICROS
+        known = self.view.spending
+        hours = {**known.hours, number: {**known.hours.get(number, {}), hour: nanos}}
+        jobs = {**known.jobs, self.ids[job]: nanos} if job is not None else known.jobs
+        self.view.spending = Spending(hours, jobs, known.starts)
         return self
 
     def shape(self, shape: Shape) -> int:
@@ -380,6 +402,7 @@ class ViewBuilder:
         for growth in outcome.plan.grows:
             self.view.put_run(grown(self.view.runs[growth.job_id], growth, self.now))
         self.view.reservations = outcome.plan.reservations
+        self.view.bursting = outcome.plan.bursting
         for hold in outcome.plan.holds:
             self.view.drop_job(hold.job.id)
         return outcome

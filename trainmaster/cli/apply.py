@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
 
-_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "Reservation", "Job")
-"""In which kinds are applied: queues name priority classes, clusters price books, reservations queues and clusters, jobs queues."""
+_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "BurstPolicy", "Reservation", "Job")
+"""In which kinds are applied: each after those that it names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change and make none.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Make queues, classes, price books, clusters and reservations what files say, and submit jobs. Shows the change, then asks."""
+    """Make queues, classes, clusters, prices and policies what files say, and submit jobs. Shows the change, then asks."""
     from trainmaster.cli import submit
     from trainmaster.cli.documents import parse_settings, read_documents
 
@@ -90,6 +90,7 @@ def _question(changes: int, jobs: int) -> str:
 def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]]":
     """Kind, name and checked specification of all but jobs, in the order of application. Raises ProblemError."""
     from trainmaster.cli.documents import validated
+    from trainmaster.protocol.bursting import BurstPolicySpec
     from trainmaster.protocol.errors import Code, Mistake, ProblemError
     from trainmaster.protocol.jobs import JobSpec
     from trainmaster.protocol.prices import PriceBookSpec
@@ -112,6 +113,9 @@ def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Stric
                 case "Cluster":
                     cluster = validated(ClusterSpec, document.value, document.place)
                     out.append(("Cluster", cluster.name, cluster))
+                case "BurstPolicy":
+                    policy = validated(BurstPolicySpec, document.value, document.place)
+                    out.append(("BurstPolicy", policy.name, policy))
                 case "Reservation":
                     reservation = validated(ReservationSpec, document.value, document.place)
                     out.append(("Reservation", reservation.name, reservation))

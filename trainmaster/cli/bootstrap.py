@@ -10,6 +10,7 @@ from trainmaster.cli.embedded import private_file
 from trainmaster.cli.errors import UsageError
 from trainmaster.dispatcher.services.bootstrap import Declared, make_what_is_missing
 from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
@@ -18,6 +19,7 @@ _KINDS: dict[str | None, type[Declared]] = {
     "PriorityClass": PriorityClassSpec,
     "Queue": QueueSpec,
     "PriceBook": PriceBookSpec,
+    "BurstPolicy": BurstPolicySpec,
     "Cluster": ClusterSpec,
 }
 

@@ -10,7 +10,20 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from trainmaster import __version__
-from trainmaster.cli import admin, apply, clusters, errors, follow, jobs, money, simulate, steer, submit, webhooks
+from trainmaster.cli import (
+    admin,
+    apply,
+    burst,
+    clusters,
+    errors,
+    follow,
+    jobs,
+    money,
+    simulate,
+    steer,
+    submit,
+    webhooks,
+)
 from trainmaster.cli.config import Flags
 
 
@@ -63,7 +76,7 @@ def version() -> None:
     print(f"trainmaster {__version__} (Python {platform.python_version()})")
 
 
-for module in (submit, jobs, follow, steer, admin, clusters, money, simulate, webhooks, apply):
+for module in (submit, jobs, follow, steer, admin, clusters, burst, money, simulate, webhooks, apply):
     module.register(app)
 app.command()(version)
 

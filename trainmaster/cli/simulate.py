@@ -48,7 +48,7 @@ def simulate(
     fleet: Annotated[Path, typer.Option(help="The fleet, as for agent run --simulated.", show_default=False)],
     tenants: Annotated[
         list[str] | None,
-        typer.Option("-f", "--file", help="Queues, classes, clusters and price books, as for apply. Repeatable."),
+        typer.Option("-f", "--file", help="Queues, classes, clusters, price books and burst policies, as for apply."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Replaces @NAME@ in the files of -f.")
@@ -56,7 +56,9 @@ def simulate(
     sweep: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME=V1,V2", help="Simulates once for each value of @NAME@ and compares.", show_default=False
+            metavar="NAME=V1,V2",
+            help="Simulates once for each value of @NAME@, or of a field of burst policies such as burst.after, and compares.",
+            show_default=False,
         ),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="For jobs that name none.", show_default=False)] = None,
@@ -208,13 +210,19 @@ def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") ->
     """What the files say; without files a queue that may use all of the fleet. Raises ProblemError, UsageError."""
     from trainmaster.cli.apply import declared_in
     from trainmaster.cli.documents import read_documents
+    from trainmaster.cli.sweeping import is_burst, with_burst
     from trainmaster.dispatcher.whatif.engine import Declared
+    from trainmaster.protocol.bursting import BurstPolicySpec
     from trainmaster.protocol.prices import PriceBookSpec
     from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
     from trainmaster.simulation.generate import tenants_of
 
     if files:
-        specs = [spec for _, _, spec in declared_in(read_documents(files, settings))]
+        documents = read_documents(files, {name: text for name, text in settings.items() if not is_burst(name)})
+        for name, value in settings.items():
+            if is_burst(name):
+                documents = with_burst(documents, name, value)
+        specs = [spec for _, _, spec in declared_in(documents)]
     else:
         specs = [QueueSpec.model_validate(one) for one in tenants_of(fleet) if one["kind"] == "Queue"]
     return Declared(
@@ -222,6 +230,7 @@ def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") ->
         classes=[spec for spec in specs if isinstance(spec, PriorityClassSpec)],
         clusters=[spec for spec in specs if isinstance(spec, ClusterSpec)],
         books=[spec for spec in specs if isinstance(spec, PriceBookSpec)],
+        policies=[spec for spec in specs if isinstance(spec, BurstPolicySpec)],
     )
 
 

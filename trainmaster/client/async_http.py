@@ -31,6 +31,7 @@ from trainmaster.client.values import (
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -171,6 +172,9 @@ class AsyncClient:
         self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
     ) -> UsageAnswer:
         return await self._run(self._verbs.usage(begin, end, per, by, queue))
+
+    async def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
+        return await self._run(self._verbs.preview_bursts(policies))
 
     async def clusters(self) -> list[ClusterView]:
         return await self._run(self._verbs.clusters())

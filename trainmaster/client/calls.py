@@ -15,13 +15,14 @@ from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
-Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "Reservation"]
+Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "BurstPolicy", "Reservation"]
 
 COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
     "Queue": ("/v1/queues", "queues"),
     "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
     "PriceBook": ("/v1/price-books", "priceBooks"),
     "Cluster": ("/v1/clusters", "clusters"),
+    "BurstPolicy": ("/v1/burst-policies", "burstPolicies"),
     "Reservation": ("/v1/reservations", "reservations"),
 }
 """Address of each kind, and the field that holds the list there."""
@@ -101,6 +102,10 @@ def queues(*, usage: bool) -> Request:
 def usage(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> Request:
     query = [("begin", begin.isoformat()), ("end", end.isoformat()), ("per", per), *(("by", one) for one in by)]
     return core.get("/v1/usage", [*query, ("queue", queue)])
+
+
+def preview_bursts(policies: Sequence[Mapping[str, Any]]) -> Request:
+    return core.ask("/v1/burst-policies/preview", {"policies": list(policies)})
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:

@@ -30,6 +30,7 @@ from trainmaster.client.values import (
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -203,6 +204,10 @@ class Client:
         ``by``: of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Runs at work count until now.
         """
         return self._run(self._verbs.usage(begin, end, per, by, queue))
+
+    def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
+        """What would go to public clusters now by burst policies, with these in place of those of their names. Changes nothing."""
+        return self._run(self._verbs.preview_bursts(policies))
 
     def clusters(self) -> list[ClusterView]:
         """The clusters with their contact and capacity."""

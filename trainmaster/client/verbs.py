@@ -32,6 +32,7 @@ from trainmaster.client.values import (
     Tried,
     Why,
 )
+from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import JobState
@@ -212,6 +213,9 @@ class Verbs:
 
     def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
         yield from self._value(calls.remove_cluster(cluster, force=force))
+
+    def preview_bursts(self, policies: Sequence[BurstPolicySpec]) -> Steps[Previews]:
+        return self._model(calls.preview_bursts([one.to_wire() | {"name": one.name} for one in policies]), Previews)
 
     def keys(self) -> Steps[list[KeyView]]:
         return self._models(calls.list_keys(), "keys", KeyView)

@@ -37,6 +37,9 @@ class Token(StrEnum):
     KEPT_FOR_OTHERS = "KeptForOthers"
     BEHIND_OTHERS = "BehindOthers"
     PREEMPTING = "Preempting"
+    BURST_NOT_YET = "BurstNotYet"
+    BURST_LIMIT = "BurstLimit"
+    BURST_BUDGET = "BurstBudget"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     RESERVED = "ReservedForOthers"
     RESERVED_FOR_QUEUE = "ReservedForQueue"
@@ -70,6 +73,9 @@ _TIERS = {
     Token.KEPT_FOR_OTHERS: Tier.QUOTA,
     Token.BEHIND_OTHERS: Tier.QUOTA,
     Token.PREEMPTING: Tier.QUOTA,
+    Token.BURST_NOT_YET: Tier.CAPACITY,
+    Token.BURST_LIMIT: Tier.CAPACITY,
+    Token.BURST_BUDGET: Tier.CAPACITY,
     Token.INSUFFICIENT_CAPACITY: Tier.CAPACITY,
     Token.RESERVED: Tier.CAPACITY,
     Token.RESERVED_FOR_QUEUE: Tier.CAPACITY,
@@ -101,6 +107,7 @@ class Check(StrEnum):
     NO_ROOM = "noRoom"
     RESERVED = "reserved"
     WINDOW = "window"
+    BURST = "burst"
 
 
 class Verdict(Lenient):

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trainmaster import __version__
-from trainmaster.dispatcher.api import agents, clusters, jobs, prices, tenants, webhooks
+from trainmaster.dispatcher.api import agents, bursts, clusters, jobs, prices, tenants, webhooks
 from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State
@@ -34,7 +34,10 @@ from trainmaster.protocol.mistakes import mistakes_of
 log = logging.getLogger(__name__)
 
 _ROUTERS = {
-    Audience.USERS: ("/v1", (jobs.router, tenants.router, clusters.router, prices.router, webhooks.router)),
+    Audience.USERS: (
+        "/v1",
+        (jobs.router, tenants.router, clusters.router, prices.router, bursts.router, webhooks.router),
+    ),
     Audience.AGENTS: ("/agent/v1", (agents.router,)),
 }
 """Where the routes of each audience begin, and what they are."""

@@ -9,9 +9,10 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.services.asking import Answers, NoAnswerError, Questions
+from trainmaster.dispatcher.services.asking import Answers, NoAnswerError, PreviewQuestion, Questions
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import PolicyStatuses, Previews
 from trainmaster.protocol.places import Place, Usages
 
 Model = TypeVar("Model", bound=Lenient)
@@ -47,6 +48,13 @@ class LeaderOverHttp:
         if len(answers.trials) != len(questions.jobs):
             raise NoAnswerError("the leader answered another question")
         return answers
+
+    async def bursts(self, reads: Reads) -> PolicyStatuses:
+        return _read(await self._ask(self._place_seconds, reads, "GET", "/bursts"), PolicyStatuses)
+
+    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+        body = question.model_dump_json(by_alias=True).encode()
+        return _read(await self._ask(self._try_seconds, reads, "POST", "/preview", body), Previews)
 
     async def _ask(
         self, seconds: float, reads: Reads, method: str, path: str, body: bytes | None = None

@@ -45,6 +45,9 @@ _PROFILE: TypeAdapter[Profile | None] = TypeAdapter(Profile | None)
 STRICT_NUMA = ("restricted", "singleNode")
 """NUMA policies that a node has to keep; with the others it does what it can."""
 
+STOP_GRACE = 10.0
+"""Seconds, where a job says nothing."""
+
 _T = TypeVar("_T", Terms, Wishes)
 _ONCE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 
@@ -108,6 +111,8 @@ class Shape:
     capabilities: tuple[str, ...] = ()
     time_limit_seconds: float | None = None
     elastic: Elasticity | None = None
+    stop_grace: float = STOP_GRACE
+    """Seconds that members have to end once they are told to."""
     weights: Weights | None = None
     """By which its cluster is chosen, where the job says so."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
@@ -143,6 +148,8 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
         shape["placement"] = spec.placement.to_wire()
     if spec.time_limit is not None:
         shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
+    if (grace := parse_duration(spec.stop_grace)) != STOP_GRACE:
+        shape["stopGraceSeconds"] = grace
     if spec.elastic is not None:
         shape["elastic"] = [spec.elastic.step, parse_duration(spec.elastic.cool_down)]
     capabilities = _capabilities(spec)
@@ -258,5 +265,6 @@ def shape_from(data: dict[str, Any]) -> Shape:
         capabilities=tuple(data.get("capabilities", ())),
         time_limit_seconds=data.get("timeLimitSeconds"),
         elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
+        stop_grace=data.get("stopGraceSeconds", STOP_GRACE),
         weights=weights_of(_PROFILE.validate_python(placement.get("profile"))),
     )

@@ -197,7 +197,7 @@ class Scheduler:
             return
         async with self._deciding:
             plan = await _decided(view, began + follower.ahead)
-        view.reservations = plan.reservations
+        view.reservations, view.bursting = plan.reservations, plan.bursting
         ended = self.clock()
         self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
 
@@ -222,7 +222,7 @@ class Scheduler:
         began = self.clock()
         async with self._deciding:
             plan = await _decided(follower.view, began + follower.ahead)
-        follower.view.reservations = plan.reservations
+        follower.view.reservations, follower.view.bursting = plan.reservations, plan.bursting
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan, began)
         if plan.changes_anything or changed:
@@ -265,6 +265,7 @@ class Scheduler:
     async def _count_usage(self, token: int, follower: Follower) -> None:
         self._next_usage = self.clock() + _USAGE_SECONDS
         await planning.count_usage(self.stores, token, follower)
+        await planning.warn_of_budgets(self.stores, token, follower)
 
     async def _keep_lead(self) -> None:
         seconds = self.stores.settings.leader_seconds

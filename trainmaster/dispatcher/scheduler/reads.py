@@ -10,7 +10,7 @@ import hmac
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
@@ -21,13 +21,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trainmaster.dispatcher.domain.burst_policies import policy_of
 from trainmaster.dispatcher.scheduling.place import ledger_of, place_of, usage_of
+from trainmaster.dispatcher.scheduling.preview import preview, statuses
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services.asking import MOST_TRIED, Answers, Questions, answer_trial
+from trainmaster.dispatcher.services.asking import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import PolicyStatuses, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.places import Trial
 
@@ -74,56 +77,83 @@ class _Ledgers:
 
 
 def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) -> Starlette:
-    """The endpoint: ``GET /place/{key}``, ``GET /usage`` and ``POST /try``; 401 without the secret, 503 where there is nothing to see.
+    """The endpoint; 401 without the secret, 503 where there is nothing to see. ``deciding`` is held while the view is in use.
 
-    ``deciding`` is held while the view is in use elsewhere.
+    ``GET /place/{key}``, ``/usage`` and ``/bursts``, ``POST /try`` and ``/preview``.
     """
-    free = asyncio.Lock() if deciding is None else deciding
-    ledgers = _Ledgers()
-    one_at_a_time = asyncio.Lock()
+    asked = _Asked(look, asyncio.Lock() if deciding is None else deciding)
 
-    def is_ours(request: Request) -> bool:
-        given = request.headers.get("authorization", "")
-        return hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+    def ours(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            is_ours = hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+            return await handler(request) if is_ours else Response("this is for the apis", 401)
 
-    async def place(request: Request) -> Response:
-        if not is_ours(request):
-            return _stranger()
-        async with free:
-            sight = look()
+        return guarded
+
+    return Starlette(
+        routes=[
+            Route("/place/{key:int}", ours(asked.place)),
+            Route("/usage", ours(asked.usage)),
+            Route("/bursts", ours(asked.bursts)),
+            Route("/try", ours(asked.try_all), methods=["POST"]),
+            Route("/preview", ours(asked.preview), methods=["POST"]),
+        ]
+    )
+
+
+class _Asked:
+    """Answers the questions. ``free`` is held while the view is in use."""
+
+    def __init__(self, look: Look, free: asyncio.Lock) -> None:
+        self._look = look
+        self._free = free
+        self._ledgers = _Ledgers()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def place(self, request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
             if sight is None:
                 return _not_leading()
-            found = place_of(sight.view, ledgers.of(sight), request.path_params["key"], sight.now)
+            found = place_of(sight.view, self._ledgers.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
-    async def usage(request: Request) -> Response:
-        if not is_ours(request):
-            return _stranger()
-        async with free:
-            sight = look()
-            return _not_leading() if sight is None else _answer(usage_of(sight.view, ledgers.of(sight)))
+    async def usage(self, _request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
+            return _not_leading() if sight is None else _answer(usage_of(sight.view, self._ledgers.of(sight)))
 
-    async def try_all(request: Request) -> Response:
-        if not is_ours(request):
-            return _stranger()
+    async def bursts(self, _request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
+            return _not_leading() if sight is None else _answer(PolicyStatuses(policies=tuple(statuses(*sight))))
+
+    async def try_all(self, request: Request) -> Response:
         try:
             questions = Questions.model_validate_json(await request.body())
         except ValidationError as error:
             return Response(str(error), 422)
         if len(questions.jobs) > MOST_TRIED:
             return Response(f"at most {MOST_TRIED} jobs", 422)
-        trials = await _try_each(look, ledgers, questions, one_at_a_time, free)
-        if trials is None:
-            return _not_leading()
-        return _answer(Answers(trials=tuple(trials)))
+        trials = await _try_each(self._look, self._ledgers, questions, self._one_at_a_time, self._free)
+        return _not_leading() if trials is None else _answer(Answers(trials=tuple(trials)))
 
-    return Starlette(
-        routes=[
-            Route("/place/{key:int}", place),
-            Route("/usage", usage),
-            Route("/try", try_all, methods=["POST"]),
-        ]
-    )
+    async def preview(self, request: Request) -> Response:
+        try:
+            question = PreviewQuestion.model_validate_json(await request.body())
+        except ValidationError as error:
+            return Response(str(error), 422)
+        policies = None
+        if question.policies is not None:
+            policies = [policy_of(number, spec) for number, spec in question.policies]
+        async with self._one_at_a_time, self._free:
+            sight = self._look()
+            if sight is None:
+                return _not_leading()
+            # It takes as long as a cycle, in which the lead has to be renewed.
+            found = await asyncio.to_thread(preview, sight.view, sight.now, policies)
+        return _answer(Previews(previews=tuple(found)))
 
 
 async def _try_each(
@@ -144,10 +174,6 @@ async def _try_each(
                 took = clock() - began
             await asyncio.sleep(took)
     return trials
-
-
-def _stranger() -> Response:
-    return Response("this is for the apis", 401)
 
 
 def _not_leading() -> Response:

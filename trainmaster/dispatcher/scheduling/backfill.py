@@ -163,7 +163,9 @@ class Later:
             if shape_id not in own:
                 own[shape_id] = view.shapes[shape_id].time_limit_seconds
             limit = own[shape_id]
-            if limit is None:
+            if run.burst is not None:
+                limit = run.burst.until - run.began_at
+            elif limit is None:
                 if queue_id not in of_queue:
                     of_queue[queue_id] = view.limit_of(None, queue_id)
                 limit = of_queue[queue_id]
@@ -375,6 +377,11 @@ class Reservations:
             later.add(load, ends_at)
         self._told[cluster_id] = len(started)
         return later
+
+    def earliest(self, cluster_id: int, shape_id: int, size: Size) -> float:
+        """When a gang fits on a cluster, and not before the job that it is kept for; seconds since the epoch."""
+        at, kept = self._later(cluster_id).earliest(shape_id, size, self.now), self.kept.get(cluster_id)
+        return at if kept is None else max(at, kept.reservation.at)
 
     def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """A job starts in this cycle."""

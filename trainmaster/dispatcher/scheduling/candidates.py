@@ -1,6 +1,6 @@
 """What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -387,16 +387,16 @@ class Rooms:
     def option_among(
         self,
         shape_id: int,
-        size: Size,
+        sizes: Sequence[Size],
         cluster: Cluster,
         product: Product | None,
         groups: frozenset[str],
         weights: Weights = BALANCED,
     ) -> Option | Shortfall:
-        """How this size fits into some node groups of a cluster now."""
+        """The largest of these sizes that fits into some node groups of a cluster now."""
         free = self.free(cluster.id).groups
         room = Room({name: entries for name, entries in free.items() if name in groups})
-        return self._option(shape_id, [size], cluster, product, weights, room)
+        return self._option(shape_id, list(sizes), cluster, product, weights, room)
 
     def _option(
         self,

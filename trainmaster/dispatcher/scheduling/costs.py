@@ -38,6 +38,24 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
     return found
 
 
+def hourly(cluster: Cluster, needs: Resources, product: Product | None, groups: frozenset[str] | None) -> int:
+    """What members that need this cost for an hour, in billionths, rounded up: at the highest prices of these groups, or of all."""
+    total = 0
+    for resource, amount in needs.items():
+        highest = 0
+        for group in cluster.report.groups if cluster.report is not None else ():
+            if (groups is not None and group.name not in groups) or resource not in group.free:
+                continue
+            its_product, is_device = product_of(group), "/" in resource
+            if is_device and product is not None and its_product != product.name:
+                continue
+            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", is_spot(group.labels)))
+            if rate is not None:
+                highest = max(highest, -(-amount * rate.price // (rate.unit * NANOS)))
+        total += highest
+    return total
+
+
 def cost_of(shape: Shape, needs: Resources, prices: Prices) -> float:
     """What members that need this together cost until their time limit."""
     each = sum(amount * prices.get(name, 0.0) for name, amount in needs.items())

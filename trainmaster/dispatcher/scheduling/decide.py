@@ -5,10 +5,11 @@ The pieces are modules of their own; this one only leads a class of jobs through
 
 from collections.abc import Callable, Collection, Mapping
 from heapq import nsmallest
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
+from trainmaster.dispatcher.scheduling.burst import Asked, Burst, Bursts, Refusal
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
 from trainmaster.dispatcher.scheduling.filters import STATIC
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, may_repeat
@@ -40,8 +41,17 @@ MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
 
 
-def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
-    """The plan for this moment. ``now`` is in seconds since the epoch, as all times of the view."""
+class _Alone(NamedTuple):
+    """Why one job of a class does not start, while others of it may."""
+
+    reason: Reason
+
+
+def decide(view: View, now: float, most_starts: int = MOST_STARTS, asked: list[Asked] | None = None) -> Plan:
+    """The plan for this moment. ``now`` is in seconds since the epoch, as all times of the view.
+
+    ``asked`` is given what burst policies said of the classes that they were asked about.
+    """
     plan = Plan()
     rooms = Rooms.of(view)
     rooms.begin(now)
@@ -51,6 +61,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
     reservations = Reservations(view, now, view.reservations, rooms.later)
     evictions = Evictions(view, ledger, now)
     cycle = Cycle(rooms, Standings.of(rooms), ledger, reservations, evictions, Windows(view, now), blocked, now)
+    bursts = Bursts(cycle)
     _suspend(cycle, plan, most_starts)
     while (turn := turns.next()) is not None:
         if len(plan.starts) >= most_starts:
@@ -63,14 +74,17 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
                 continue
         job = view.jobs[job_id]
-        outcome = _attempt(cycle, job, key, queue)
+        outcome = _attempt(cycle, bursts, job, key, queue)
         if isinstance(outcome, Choice):
             best = outcome.best
             rooms.take(best)
             ledger.add(queue.id, best.charge)
-            _note_start(cycle, job, best.cluster.id, best.fitted)
+            _note_start(cycle, job, best.cluster.id, best.fitted, _limit_of(view, job))
             plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
             _start_alike(cycle, turns, plan, key, most_starts - len(plan.starts))
+        elif isinstance(outcome, Burst):
+            _go_by_policy(cycle, bursts, plan, job, outcome)
+            turns.done(key)
         elif isinstance(outcome, Exchange) and not outcome.at_once:
             evictions.take(outcome)
             # What they give back is this job's: nobody behind it may use the quota up before it starts.
@@ -81,7 +95,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
         elif isinstance(outcome, Exchange):
             evictions.take(outcome)
             ledger.add(queue.id, outcome.charge)
-            _note_start(cycle, job, outcome.cluster_id, outcome.fitted)
+            _note_start(cycle, job, outcome.cluster_id, outcome.fitted, _limit_of(view, job))
             rooms.replace(outcome.cluster_id, evictions.room(outcome.cluster_id))
             plan.starts.append(_start_after(view, job, queue, outcome))
             turns.done(key)
@@ -89,16 +103,25 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS) -> Plan:
             plan.holds.append(Hold(job, outcome))
             turns.done(key)
         else:
-            plan.reasons[key] = outcome
-            if queue.order is Order.STRICT and outcome.tier in (Tier.QUOTA, Tier.CAPACITY) and not outcome.for_ever:
-                behind = explain.behind(queue, job)
-                plan.reasons |= dict.fromkeys(turns.close(key), behind)
-            else:
-                turns.block(key)
+            _leave(turns, plan, queue, job, key, outcome)
+    plan.bursting, plan.next_look = frozenset(bursts.open), bursts.next_look
+    if asked is not None:
+        asked += bursts.asked
     if not plan.is_cut:
         plan.grows = grow(cycle, plan)
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
+
+
+def _leave(turns: Turns, plan: Plan, queue: Queue, job: WaitingJob, key: ClassKey, why: Reason | _Alone) -> None:
+    """A job is left waiting, and with it those alike; in a queue that keeps its order, all others too."""
+    reason = plan.reasons[key] = why if isinstance(why, Reason) else why.reason
+    if queue.order is Order.STRICT and reason.tier in (Tier.QUOTA, Tier.CAPACITY) and not reason.for_ever:
+        plan.reasons |= dict.fromkeys(turns.close(key), explain.behind(queue, job))
+    elif isinstance(why, _Alone):
+        turns.done(key)
+    else:
+        turns.block(key)
 
 
 def _suspend(cycle: Cycle, plan: Plan, most: int) -> None:
@@ -219,6 +242,7 @@ def _passed_in(cycle: Cycle, queue: Queue) -> dict[int, Reason] | None:
         or tree.limits(queue.id)
         or tree.keepers
         or view.lines.any_narrowed
+        or view.policies_of(queue.id)
         or not all(above.state.starts_jobs for above in view.ancestry(queue.id))
     ):
         return None
@@ -227,7 +251,7 @@ def _passed_in(cycle: Cycle, queue: Queue) -> dict[int, Reason] | None:
 
 def _terms_of(cycle: Cycle, queue: Queue) -> QueueTerms:
     limit = cycle.rooms.view.limit_of(None, queue.id)
-    return QueueTerms(queue.allowed_kinds, limit, cycle.windows.entitled(queue.id))
+    return QueueTerms(cycle.rooms.view.kinds_of(queue), limit, cycle.windows.entitled(queue.id))
 
 
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
@@ -245,7 +269,9 @@ def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
     return known
 
 
-def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choice | Exchange | Reason | str:
+def _attempt(
+    cycle: Cycle, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue
+) -> Choice | Exchange | Burst | _Alone | Reason | str:
     """Where the first job of a class starts, or why it does not; as a text, why it has to be held."""
     view, ledger = cycle.rooms.view, cycle.ledger
     prepared = _prepare(cycle, key, queue)
@@ -260,11 +286,12 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     entitled = cycle.windows.entitled(queue.id)
     weights = view.weights_of(key)
-    alike = Alike(key.shape_id, len(allowed), queue.allowed_kinds, key.avoided, prepared.limit, entitled, weights)
+    alike = Alike(key.shape_id, len(allowed), view.kinds_of(queue), key.avoided, prepared.limit, entitled, weights)
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
-        return _exchange(cycle, key, queue, allowed, full) or reason
+        exchange = _exchange(cycle, key, queue, allowed, full)
+        return exchange or _told(reason, bursts.attempt(job, key, queue, allowed, full))
     look = look_at_best(cycle, alike, allowed)
     if isinstance(look, Choice):
         return look
@@ -275,13 +302,36 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
             MOST_TOLD + 1, look.options, key=lambda one: (-one.total, one.cluster.name, one.product or ("", ""))
         )
         return Choice(top[0], top, look.verdicts)
-    if alike.avoided and not look.over and _returned_everywhere(look.verdicts):
-        return _all_returned(look.verdicts)
-    exchange = _exchange(cycle, key, queue, allowed, look.full) or _exchange_for_narrowed(
-        cycle, key, queue, allowed, look
-    )
+    return _lacking(cycle, bursts, job, key, queue, alike, allowed, look)
+
+
+def _lacking(
+    cycle: Cycle,
+    bursts: Bursts,
+    job: WaitingJob,
+    key: ClassKey,
+    queue: Queue,
+    alike: Alike,
+    allowed: list[Size],
+    look: Look,
+) -> Exchange | Burst | _Alone | Reason | str:
+    """What becomes of a job that fits nowhere now: others end for it, a policy lets it go, or it waits."""
+    view = cycle.rooms.view
+    is_returned = bool(alike.avoided) and not look.over and _returned_everywhere(look.verdicts)
+    exchange = None
+    if not is_returned:
+        exchange = _exchange(cycle, key, queue, allowed, look.full) or _exchange_for_narrowed(
+            cycle, key, queue, allowed, look
+        )
     if exchange is not None:
         return exchange
+    burst = bursts.attempt(job, key, queue, allowed, look.full)
+    if isinstance(burst, Burst):
+        return burst
+    if is_returned:
+        all_told = look.verdicts if burst is None else [*look.verdicts, *burst.verdicts]
+        if (burst is None or burst.token is None) and _returned_everywhere(all_told):
+            return _all_returned(all_told)
     longest = view.classes[key.class_id].longest_wait
     reservation = cycle.reservations.reserve(
         job.id,
@@ -290,16 +340,26 @@ def _attempt(cycle: Cycle, job: WaitingJob, key: ClassKey, queue: Queue) -> Choi
         allowed[-1],
         look.full,
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
-        not_before=lambda cluster_id, at: cycle.windows.not_before(cluster_id, entitled, at, prepared.limit),
+        not_before=lambda cluster_id, at: cycle.windows.not_before(cluster_id, alike.entitled, at, alike.limit),
     )
     if look.over:
         reason = explain.over_quota(look.over[0], look.verdicts)
     else:
         reason = look.reason()
         cycle.blocked[alike] = reason, look.full
-        if len(allowed) == len(prepared.sizes) == 1 and not key.avoided:
+        if len(allowed) == len(cycle.rooms.sizes_of(key.shape_id)) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason
-    return reason if reservation is None else explain.expected(reason, reservation, view)
+    return _told(reason if reservation is None else explain.expected(reason, reservation, view), burst)
+
+
+def _told(reason: Reason, burst: Burst | Refusal | None) -> Burst | _Alone | Reason:
+    """Why a job waits, and why it does not go to a public cluster; or that it does."""
+    if burst is None:
+        return reason
+    if isinstance(burst, Burst):
+        return burst
+    told = explain.refused(reason, burst.policy, burst.token, burst.sentence, burst.verdicts)
+    return _Alone(told) if burst.is_own else told
 
 
 def _exchange_for_narrowed(cycle: Cycle, key: ClassKey, queue: Queue, sizes: list[Size], look: Look) -> Exchange | None:
@@ -323,7 +383,7 @@ def _exchange(
     if not cycle.evictions.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
     if clusters is None:
-        alike = Alike(key.shape_id, len(sizes), queue.allowed_kinds, key.avoided, 0.0)
+        alike = Alike(key.shape_id, len(sizes), cycle.rooms.view.kinds_of(queue), key.avoided, 0.0)
         looked_at = cycle.rooms.looked_at(alike)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
     if cycle.windows:
@@ -358,9 +418,14 @@ def _start_after(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) 
     return Start(job, cluster.id, exchange.size.members, exchange.fitted.placement, why, (), exchange.product, evicts)
 
 
-def _note_start(cycle: Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted) -> None:
+def _limit_of(view: View, job: WaitingJob) -> float:
+    return view.limit_of(job.shape_id, job.queue_id)
+
+
+def _note_start(cycle: Cycle, job: WaitingJob, cluster_id: int, fitted: Fitted, limit: float) -> None:
+    """``limit``: seconds that it is counted on to run."""
     view = cycle.rooms.view
-    ends_at = cycle.now + view.limit_of(job.shape_id, job.queue_id)
+    ends_at = cycle.now + limit
     kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(view, job.shape_id)
     if kept is not None:
         kept.take(roles, fitted.placement, ends_at)
@@ -382,12 +447,39 @@ def _note_load(cycle: Cycle, cluster_id: int, load: Mapping[LoadKey, int], ends_
 
 def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict]) -> Start:
     """``top``: the best options, the best one first."""
-    table = tuple(map(_told, top[:MOST_TOLD]))
+    table = tuple(map(_told_of, top[:MOST_TOLD]))
     why = _why(best, top, verdicts)
     return Start(job, best.cluster.id, best.size.members, best.fitted.placement, why, table, best.product)
 
 
-def _told(option: Option) -> dict[str, Any]:
+def _go_by_policy(cycle: Cycle, bursts: Bursts, plan: Plan, job: WaitingJob, burst: Burst) -> None:
+    option = burst.option
+    cycle.rooms.take(option)
+    cycle.ledger.add(job.queue_id, option.charge)
+    _note_start(cycle, job, option.cluster.id, option.fitted, burst.granted.bounds.total)
+    plan.starts.append(_start_by_policy(job, burst, cycle.now))
+    bursts.note_start(job, burst)
+
+
+def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
+    option, granted = burst.option, burst.granted
+    table = tuple(map(_told_of, [option, *burst.others][:MOST_TOLD]))
+    waited = explain.span(max(0.0, now - job.submitted_at))
+    rate, most = explain.money(granted.bounds.rate), explain.span(granted.bounds.limit)
+    why = f"{option.cluster.name} by policy {granted.policy}, after it had waited {waited}; {rate} an hour, for at most {most}"
+    return Start(
+        job,
+        option.cluster.id,
+        option.size.members,
+        option.fitted.placement,
+        why,
+        table,
+        option.product,
+        granted=granted,
+    )
+
+
+def _told_of(option: Option) -> dict[str, Any]:
     """A line of the table that is kept with a decision."""
     cost = {} if option.cluster.tariff.is_free else {"cost": round(option.cost, 4)}
     return {"cluster": option.cluster.name, "score": option.total, **option.parts, **cost}

@@ -64,4 +64,5 @@ def cluster_of(
         labels["region"] = spec.region
     if spec.provider:
         labels["provider"] = spec.provider
-    return Cluster(key, spec.name, spec.cluster_kind, labels, cordoned, report, tariff)
+    timeout = parse_duration(spec.placement_timeout)
+    return Cluster(key, spec.name, spec.cluster_kind, labels, cordoned, report, tariff, timeout)

@@ -4,12 +4,17 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, inf
 
+from trainmaster.dispatcher.domain.budgets import Excess
+from trainmaster.dispatcher.domain.burst_policies import Bounds
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.plan import Eviction
 from trainmaster.dispatcher.scheduling.quota import Obstacle
 from trainmaster.dispatcher.scheduling.view import AdvanceReservation, Cluster, LiveRun, Queue, View, WaitingJob
+from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.ids import job_id
-from trainmaster.protocol.reasons import Check, Reason, Token, Verdict
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 
 _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
     (Check.NO_ROOM, Token.INSUFFICIENT_CAPACITY),
@@ -41,6 +46,9 @@ _ADVICE = {
     Token.KEPT_FOR_OTHERS: "It starts when more is free. An admin can let that queue lend what it does not use.",
     Token.BEHIND_OTHERS: "It starts when those before it have started; an admin can let others pass in that queue.",
     Token.PREEMPTING: "It starts when they have gone.",
+    Token.BURST_NOT_YET: "It starts when enough is freed, or goes to a public cluster once the policy lets it.",
+    Token.BURST_LIMIT: "It starts when enough is freed, or when others that are at public clusters end.",
+    Token.BURST_BUDGET: "It starts when enough is freed. With a shorter time limit it may cost less than the budget has left.",
     Token.QUEUE_HELD: "An admin holds the queue; it starts nothing until it is released.",
 }
 
@@ -133,9 +141,9 @@ def kept(cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
     if reservation.at == inf:
         text = f"what is freed there is kept for {whom}, which has waited longest"
     elif limit == inf:
-        text = f"it is kept for {whom} from {_clock(reservation.at)} on, and this job has no time limit"
+        text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job has no time limit"
     else:
-        text = f"it is kept for {whom} from {_clock(reservation.at)} on, and this job may run until after that"
+        text = f"it is kept for {whom} from {clock(reservation.at)} on, and this job may run until after that"
     return Verdict(cluster=cluster.name, check=Check.RESERVED, sentence=text)
 
 
@@ -144,8 +152,8 @@ def reserved(cluster: Cluster, one: AdvanceReservation, queue: Queue | None, lim
     nodes = "1 node is" if one.nodes == 1 else f"{one.nodes} nodes are"
     until = "has no time limit" if limit == inf else "may run until after that"
     text = (
-        f"{nodes} reserved for queue {queue.path if queue is not None else '?'} from {_clock(one.begins_at)} to"
-        f" {_clock(one.ends_at)} ({one.name}), and this job {until}"
+        f"{nodes} reserved for queue {queue.path if queue is not None else '?'} from {clock(one.begins_at)} to"
+        f" {clock(one.ends_at)} ({one.name}), and this job {until}"
     )
     return Verdict(cluster=cluster.name, check=Check.WINDOW, sentence=text)
 
@@ -157,13 +165,56 @@ def expected(reason: Reason, reservation: Reservation, view: View) -> Reason:
     if reservation.at == inf:
         first["sentence"] = f"What is freed on {name} is kept for it from now on."
     else:
-        first["notAfter"] = _clock(reservation.at)
+        first["notAfter"] = clock(reservation.at)
         first["sentence"] = f"It starts by {first['notAfter']} on {name} if runs there keep to their time limits."
     return reason.model_copy(update={"details": {"first": first}})
 
 
-def _clock(at: float) -> str:
+def clock(at: float) -> str:
+    """A moment as people read it, in UTC."""
     return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span(seconds: float) -> str:
+    """A time as people say it."""
+    return format_duration(seconds)
+
+
+def amount(resource: str, of: int) -> str:
+    """So much of a resource."""
+    return format_quantity(resource, of)
+
+
+def money(nanos: int) -> str:
+    """An amount of money: two places, more where it is less than a cent."""
+    value = nanos / NANOS
+    return f"{value:.2f}" if value >= 0.01 or not nanos else f"{value:.6f}".rstrip("0")
+
+
+def excess(one: Excess, bounds: Bounds) -> str:
+    """Which budget a run would exceed."""
+    cost = f"this one may cost {money(one.needed)}"
+    if one.window is None:
+        earlier = f"earlier runs of it have cost {money(one.spent)} and " if one.spent else ""
+        cost = f"{earlier}{cost}"
+    else:
+        cost = f"{money(one.spent)} spent, {money(one.committed)} that runs at work may still cost, and {cost} in it"
+    rate = f"{money(bounds.rate)} an hour for {span(bounds.total)} at most, its start and end included"
+    return f"the budget of {money(one.limit)} for {'an' if one.name == 'hour' else 'a'} {one.name} is not enough: {cost} ({rate})"
+
+
+def refused(why: Reason, policy: str, token: Token | None, sentence: str, verdicts: Sequence[Verdict]) -> Reason:
+    """Why a job waits, and why a policy does not let it go to a public cluster. ``token`` None: that is not up to the policy."""
+    asked = {verdict.cluster for verdict in verdicts}
+    every = (*(verdict for verdict in why.verdicts if verdict.cluster not in asked), *verdicts)
+    told = why
+    if why.tier in (Tier.CAPACITY, Tier.CANNOT_RUN):
+        if token is not None:
+            told = reason(token, why.sentence, every)
+        elif verdicts:
+            told = blocked(every)
+    text = f"{told.sentence} By policy {policy} it does not go to a public cluster: {sentence}."
+    return told.model_copy(update={"sentence": text, "verdicts": every, "details": why.details})
 
 
 def give_way(evicts: Sequence[Eviction]) -> str:

@@ -72,7 +72,8 @@ def _growth(cycle: Cycle, run: LiveRun) -> Growth | None:
     view, ledger = cycle.rooms.view, cycle.ledger
     shape = view.shapes[run.shape_id]
     elastic = shape.elastic
-    if elastic is None or run.is_stopping or run.leaving or run.job_id in cycle.evictions.shrunk:
+    # By a policy a run keeps the size whose cost was found to be within the budgets.
+    if elastic is None or run.is_stopping or run.leaving or run.burst or run.job_id in cycle.evictions.shrunk:
         return None
     queue = view.queues.get(run.queue_id)
     starts = queue is not None and all(above.state.starts_jobs for above in view.ancestry(run.queue_id))

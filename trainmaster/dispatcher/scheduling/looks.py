@@ -116,13 +116,13 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
-        admitted = _admitted(cycle, alike, outcome)
-        if isinstance(admitted, Option):
-            top.append(admitted)
+        taken = admitted(cycle, alike, outcome)
+        if isinstance(taken, Option):
+            top.append(taken)
             if len(top) == MOST_COMPARED:
                 break
         else:
-            closed[cluster.id] = admitted
+            closed[cluster.id] = taken
     if len(top) == MOST_COMPARED:
         standings.note_lacking(alike, lacking)
         return Choice(top[0], top, ())
@@ -133,7 +133,7 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     return Look(verdicts=told.verdicts, full=told.full, told=told)
 
 
-def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
+def admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
     """The option, or one in other node groups of its cluster, beside all that is kept there for others."""
     verdict, windows, cluster = _kept_from(cycle, alike, option), cycle.windows, option.cluster
     if verdict is not None:
@@ -146,7 +146,7 @@ def _admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
         return option
     groups = windows.open_groups(cluster.id, alike.entitled, end)
     if groups:
-        other = cycle.rooms.option_among(alike.shape_id, option.size, cluster, option.product, groups, alike.weights)
+        other = cycle.rooms.option_among(alike.shape_id, [option.size], cluster, option.product, groups, alike.weights)
         if (
             isinstance(other, Option)
             and _kept_from(cycle, alike, other) is None
@@ -170,7 +170,7 @@ def _kept_from(cycle: Cycle, alike: Alike, option: Option) -> Verdict | None:
 def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:
     """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
     look = Look()
-    narrowed, device = _narrowing(cycle, queue, alike.shape_id)
+    narrowed, device = narrowing(cycle, queue, alike.shape_id)
     for cluster, ruled_out in cycle.rooms.looked_at(alike):
         if ruled_out is not None:
             look.verdicts.append(ruled_out)
@@ -214,10 +214,10 @@ def _option_within(
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
         obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
         if obstacle is None:
-            admitted = _admitted(cycle, alike, outcome)
-            if isinstance(admitted, Option):
-                return admitted
-            stops = admitted
+            taken = admitted(cycle, alike, outcome)
+            if isinstance(taken, Option):
+                return taken
+            stops = taken
         else:
             stops = obstacle
     if stops is None:
@@ -229,7 +229,7 @@ def roles_by_name(view: View, shape_id: int) -> dict[str, RoleShape]:
     return {role.name: role for role in view.shapes[shape_id].roles}
 
 
-def _narrowing(cycle: Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:
+def narrowing(cycle: Cycle, queue: Queue, shape_id: int) -> tuple[bool, str]:
     """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
     view = cycle.rooms.view
     lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]

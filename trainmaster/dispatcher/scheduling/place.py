@@ -159,7 +159,7 @@ def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: floa
         return None
     trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
     place = _place(view, ledger, trial, now)
-    alike = Alike(TRIAL_SHAPE, 1, queue.allowed_kinds, (), 0.0)
+    alike = Alike(TRIAL_SHAPE, 1, view.kinds_of(queue), (), 0.0)
     try:
         view.put_shape(TRIAL_SHAPE, shape)
         ruled_out = {

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 
+from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstRun
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.fit import Product
 from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, Sizes, WaitingJob, freeze_placement
@@ -31,6 +33,20 @@ class Growth(NamedTuple):
     placement: dict[str, dict[str, int]]
 
 
+class Granted(NamedTuple):
+    """That a job goes to a public cluster by a policy, and how long and at what price it may stay."""
+
+    policy_id: int
+    policy: str
+    bounds: Bounds
+    binding: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Node affinity that keeps its members where the policy allows them: key, operator, values."""
+
+    def run(self, at: float) -> BurstRun:
+        """What the run has of it that is sent at ``at``, in seconds since the epoch."""
+        return BurstRun(self.policy_id, at, self.bounds.until(at, None), self.bounds.rate)
+
+
 @dataclass(slots=True)
 class Start:
     """A job to be handed to a cluster. ``table``: what each candidate scored, for people.
@@ -48,6 +64,8 @@ class Start:
     """The one product of device that the members may be given, where quota depends on it."""
     evicts: tuple[Eviction, ...] = ()
     """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
+    granted: Granted | None = None
+    """By which policy it goes to a public cluster, if by one."""
 
     def run(self, at: float, like: LiveRun | None = None) -> LiveRun:
         """The run that it makes; ``at`` in seconds since the epoch. ``like``: a run with as many members in the same places."""
@@ -62,6 +80,7 @@ class Start:
             class_id=job.class_id,
             began_at=at,
             attempt=job.attempt + 1,
+            burst=None if self.granted is None else self.granted.run(at),
         )
 
 
@@ -117,6 +136,10 @@ class Plan:
     """Runs that end though nothing starts in their place yet: a job for which they free quota starts once they have gone."""
     grows: list[Growth] = field(default_factory=list)
     reasons: dict[ClassKey, Reason] = field(default_factory=dict)
+    bursting: frozenset[int] = frozenset()
+    """Policies that are open by how full private clusters are, to be given to the next cycle."""
+    next_look: float = inf
+    """When a job may go by a policy that was refused it, if nothing else happens; seconds since the epoch."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
 

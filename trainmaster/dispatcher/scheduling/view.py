@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedList
 
+from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, BurstRun, Spending
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.domain.weights import BALANCED, Weights
@@ -22,6 +23,7 @@ from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
+_PUBLIC = frozenset({ClusterKind.PUBLIC})
 _FEW_SHAPES = 1000
 _MOST_KEPT = 10_000
 """Shapes whose verdicts are kept, before those of all are made anew."""
@@ -74,6 +76,8 @@ class Cluster:
     report: CapacityReport | None = None
     tariff: Tariff = FREE
     """What it charges now."""
+    placement_timeout: float = 300.0
+    """Seconds that a run may wait there for its members to be placed."""
 
 
 class ClassKey(NamedTuple):
@@ -168,6 +172,8 @@ class LiveRun:
     """By role: members that were told to leave and are still counted in ``sizes``."""
     resized_at: float = 0.0
     """When its sizes last changed, or were last asked to; 0 if never."""
+    burst: BurstRun | None = None
+    """By which policy it is at a public cluster, if by one."""
     load: tuple[tuple[LoadKey, int], ...] | None = field(default=None, init=False, compare=False, repr=False)
     """What ``load_of`` has said."""
 
@@ -272,6 +278,14 @@ class View:
         """By job: what was kept for it in the cycle before."""
         self.advance: dict[int, AdvanceReservation] = {}
         """What admins have reserved, ended windows included."""
+        self.policies: dict[int, BurstPolicy] = {}
+        self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
+        self.burst_runs: dict[int, dict[int, LiveRun]] = {}
+        """By policy, then by job: the runs that are at public clusters by it."""
+        self.spending: Spending = NOTHING_SPENT
+        """What ended runs under policies have cost."""
+        self.bursting: frozenset[int] = frozenset()
+        """Policies that the cycle before found open by how full private clusters are."""
         self.past: Past | None = None
         """What queues have used before, where that counts."""
         self.empty_rooms: dict[int, Any] = {}
@@ -297,6 +311,7 @@ class View:
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
+        self._policies_of.clear()
         self._lines = self.tree = None
 
     @property
@@ -323,6 +338,30 @@ class View:
     def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
         """What admins have reserved, as a whole."""
         self.advance = {one.id: one for one in reservations}
+
+    def set_policies(self, policies: Iterable[BurstPolicy]) -> None:
+        """All burst policies, as a whole."""
+        self.policies = {one.id: one for one in policies}
+        self._policies_of.clear()
+
+    def policies_of(self, queue_id: int) -> tuple[BurstPolicy, ...]:
+        """The burst policies of a queue: those of the nearest queue first, then by name."""
+        found = self._policies_of.get(queue_id)
+        if found is None:
+            place = {queue.path: place for place, queue in enumerate(self.ancestry(queue_id))} if self.policies else {}
+            near = [
+                (min(places), one.name, one)
+                for one in self.policies.values()
+                if (places := [place[path] for path in one.queues if path in place])
+            ]
+            found = self._policies_of[queue_id] = tuple(one for _, _, one in sorted(near, key=lambda item: item[:2]))
+        return found
+
+    def kinds_of(self, queue: Queue) -> frozenset[ClusterKind]:
+        """The kinds of clusters that jobs of a queue may go to by themselves: to public ones by its policies, where it has any."""
+        if self.policies and self.policies_of(queue.id):
+            return queue.allowed_kinds - _PUBLIC
+        return queue.allowed_kinds
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
         if self.shapes.get(shape_id, shape) != shape:
@@ -391,6 +430,8 @@ class View:
         self.drop_job(run.job_id)
         self.runs[run.job_id] = run
         self.runs_on.setdefault(run.cluster_id, {})[run.job_id] = run
+        if run.burst is not None:
+            self.burst_runs.setdefault(run.burst.policy_id, {})[run.job_id] = run
         self._note_elastic((run,))
         self._count(run, 1)
 
@@ -400,7 +441,7 @@ class View:
         self._drop_waiting([run.job_id for run in started])
         for _, alike in groupby(started, _counted_by):
             row = list(alike)
-            if len(row) == 1 or any(run.job_id in self.runs for run in row):
+            if len(row) == 1 or row[0].burst is not None or any(run.job_id in self.runs for run in row):
                 for run in row:
                     self.put_run(run)
                 continue
@@ -454,6 +495,11 @@ class View:
         run = self.runs.pop(job_id, None)
         if run is not None:
             del self.runs_on[run.cluster_id][job_id]
+            if run.burst is not None:
+                of_policy = self.burst_runs[run.burst.policy_id]
+                del of_policy[job_id]
+                if not of_policy:
+                    del self.burst_runs[run.burst.policy_id]
             elastic = self.elastic_on.get(run.cluster_id)
             if elastic is not None:
                 elastic.discard(job_id)
@@ -542,7 +588,12 @@ class View:
         own = None if shape_id is None else self.shapes[shape_id].time_limit_seconds
         if own is not None:
             return own
-        return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), inf)
+        of_queue = self.queue_limit_of(queue_id)
+        return inf if of_queue is None else of_queue
+
+    def queue_limit_of(self, queue_id: int) -> float | None:
+        """Seconds that a queue, or the nearest one above it, says of jobs without a limit of their own."""
+        return next((queue.time_limit for queue in self.ancestry(queue_id) if queue.time_limit is not None), None)
 
     def weights_of(self, key: ClassKey) -> Weights:
         """By which the clusters for jobs of a class are chosen: its own, the priority class's, the nearest queue's, the default."""
@@ -554,6 +605,8 @@ class View:
 
     def ends_at(self, run: LiveRun) -> float:
         """When a run ends at the latest, if it keeps to its limit."""
+        if run.burst is not None:
+            return run.burst.until
         return run.began_at + self.limit_of(run.shape_id, run.queue_id)
 
     def class_of(self, job_id: int) -> ClassKey:
@@ -571,7 +624,7 @@ class View:
 
 def _counted_by(run: LiveRun) -> tuple[Any, ...]:
     """Everything that counts of a run but which job it is of."""
-    return run.queue_id, run.class_id, run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at
+    return run.queue_id, run.class_id, run.shape_id, run.cluster_id, run.sizes, run.placement, run.began_at, run.burst
 
 
 def _bearing(queue: Queue | None) -> tuple[frozenset[Line], float | None]:

@@ -14,7 +14,7 @@ from trainmaster.dispatcher.domain.prices import NO_PRICES, Place, PriceHistory,
 from trainmaster.dispatcher.domain.shapes import Shape, shape_from
 from trainmaster.dispatcher.domain.usage import HOUR, Part, Resize, Stretch, Used, by_group, holdings, usage_of
 from trainmaster.dispatcher.scheduling.lines import product_of
-from trainmaster.dispatcher.services import pricing
+from trainmaster.dispatcher.services import bursting, pricing
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store import usage as store
 from trainmaster.dispatcher.store.database import Database, Transaction
@@ -118,6 +118,8 @@ class Accounting:
                 return 0
             of = await charges(tx, rows)
             total: dict[Bucket, list[int]] = {}
+            by_policy: dict[tuple[int, int], int] = {}
+            costs: dict[tuple[int, int], int] = {}
             for row in rows:
                 labels = kept_labels(row.labels, self._labels)
                 for part, used in parts_of(row, of):
@@ -125,8 +127,12 @@ class Accounting:
                     into = total.setdefault(bucket, [0, 0])
                     into[0] += used.amount
                     into[1] += used.cost
+                    if row.policy_id is not None:
+                        costs[row.job_id, row.attempt] = costs.get((row.job_id, row.attempt), 0) + used.cost
+                        by_policy[row.policy_id, part.hour] = by_policy.get((row.policy_id, part.hour), 0) + used.cost
             await store.add(tx, {bucket: (amount, cost) for bucket, (amount, cost) in total.items()})
-            await store.mark_counted(tx, [(row.job_id, row.attempt) for row in rows])
+            await store.mark_counted(tx, [(row.job_id, row.attempt) for row in rows], costs)
+            await bursting.note_costs(tx, by_policy)
             return len(rows)
 
 

@@ -11,6 +11,7 @@ import orjson
 
 from trainmaster import process_logs
 from trainmaster.dispatcher.domain import lifecycle, run_machine
+from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services import measuring
@@ -481,9 +482,11 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
 
 
 def _spec_of(row: Any) -> Any:
-    if row.parameters is None and row.narrowed is None:
+    if row.parameters is None and row.narrowed is None and row.burst is None:
         return orjson.Fragment(row.spec)
     spec = orjson.loads(row.spec)
+    if row.burst is not None:
+        spec = bound_spec(spec, row.burst["limitSeconds"], row.burst["binding"])
     if row.parameters is not None:
         spec = substitute(spec, row.parameters)
     return spec if row.narrowed is None else _narrowed(spec, **row.narrowed)

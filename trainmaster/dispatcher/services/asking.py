@@ -4,6 +4,7 @@ An api asks the leader over a port, ``Leader``; without an answer it shows what 
 and ``scheduling.place.place_of``.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -13,14 +14,15 @@ from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling.place import try_out
 from trainmaster.dispatcher.scheduling.quota import Ledger
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
-from trainmaster.dispatcher.services import reading
+from trainmaster.dispatcher.services import bursting, reading
 from trainmaster.dispatcher.services.preparing import Prepared
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import Submission, admit
-from trainmaster.dispatcher.store import scheduling
+from trainmaster.dispatcher.store import bursts, scheduling
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import BurstPolicySpec, PolicyStatuses, Previews
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.places import Place, Trial, Usages
@@ -56,6 +58,12 @@ class Answers(Lenient):
     trials: tuple[Trial | None, ...]
 
 
+class PreviewQuestion(Lenient):
+    """What is asked about burst policies: with ``policies``, by key, as if these were all there are."""
+
+    policies: tuple[tuple[int, BurstPolicySpec], ...] | None = None
+
+
 class Leader(Protocol):
     """The leading scheduler as an api reaches it. Each call raises NoAnswerError."""
 
@@ -67,6 +75,12 @@ class Leader(Protocol):
 
     async def try_out(self, reads: Reads, questions: Questions) -> Answers:
         """What would become of these jobs."""
+
+    async def bursts(self, reads: Reads) -> PolicyStatuses:
+        """How burst policies stand."""
+
+    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+        """What burst policies would do now."""
 
 
 def answer_trial(view: View, ledger: Ledger, question: Question, now: float) -> Trial | None:
@@ -118,6 +132,47 @@ async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, An
         if queue["path"] in usages:
             queue["usage"] = {key: value for key, value in usages[queue["path"]].items() if key != "queue"}
     return {"live": True, "queues": found}
+
+
+async def policies(stores: Stores, leader: Leader) -> dict[str, Any]:
+    """All burst policies, and how they stand; without that where no leader answers."""
+    async with stores.database.transaction() as tx:
+        found = await bursting.list_policies(tx)
+        reads = await scheduling.leaders_reads(tx)
+    currency = stores.settings.currency
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        standing = {one.name: _dump(one) for one in (await leader.bursts(reads)).policies}
+    except NoAnswerError:
+        return {"live": False, "currency": currency, "burstPolicies": found}
+    for policy in found:
+        # A policy that was made a moment ago may not be known to the leader yet.
+        if policy["name"] in standing:
+            policy["status"] = {key: value for key, value in standing[policy["name"]].items() if key != "name"}
+    return {"live": True, "currency": currency, "burstPolicies": found}
+
+
+async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpec]) -> dict[str, Any]:
+    """What burst policies would do now, with these in place of those of their names, or beside them.
+
+    Raises ProblemError where one names what is not there, or no leader answers.
+    """
+    async with stores.database.transaction() as tx:
+        for spec in tried:
+            await bursting.check_policy(tx, spec)
+        known = {row.spec.name: (row.id, row.spec) for row in await bursts.policies(tx)}
+        reads = await scheduling.leaders_reads(tx)
+    for number, spec in enumerate(tried, start=1):
+        known[spec.name] = known.get(spec.name, (-number, spec))[0], spec
+    question = PreviewQuestion(policies=tuple(known.values()) if tried else None)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        found = await leader.preview(reads, question)
+    except NoAnswerError as error:
+        raise ProblemError(Code.STORE_AWAY, f"what would go now is known to the leading scheduler: {error}") from error
+    return _dump(found.model_copy(update={"currency": stores.settings.currency, "looked_at": len(found.previews)}))
 
 
 def _age(at: str) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, Bounds, BurstRun
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
@@ -26,7 +27,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.dispatcher.services import pricing
+from trainmaster.dispatcher.services import bursting, pricing
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
@@ -105,7 +106,8 @@ class Follower:
 
     async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
         feed = await scheduling.read_feed(tx, cursor)
-        if any(kind not in ("contact", "capacity") for kind, _ in feed.others):
+        bursting_before = {job: run.attempt for job in feed.jobs if (run := self.view.runs.get(job)) and run.burst}
+        if any(kind not in ("contact", "capacity", "spend") for kind, _ in feed.others):
             await self._load_tenants(tx)
         else:
             for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
@@ -125,8 +127,21 @@ class Follower:
             for job_id in set(changed) - {row.id for row in rows}:
                 self._drop(job_id)
             await self._take(tx, rows)
+        # Behind the jobs: what a run that has gone from the view has cost is in what is read now.
+        if ("spend", 0) in feed.others or any(
+            self._attempt_of(job) != attempt for job, attempt in bursting_before.items()
+        ):
+            await self._load_spending(tx)
         self.cursor = feed.cursor
         return feed.unsettled
+
+    def _attempt_of(self, job_id: int) -> int | None:
+        run = self.view.runs.get(job_id)
+        return None if run is None else run.attempt
+
+    async def _load_spending(self, tx: Transaction) -> None:
+        policies = list(self.view.policies.values())
+        self.view.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
 
     def _known_version(self, job_id: int) -> int:
         """The version of a job in the view; what was read or applied at this version need not be read again."""
@@ -145,6 +160,8 @@ class Follower:
             self.view.put_queue(queue_of(row.id, row.parent_id, row.spec))
         for class_row in await tenants.classes(tx):
             self.view.put_class(class_of(class_row.id, class_row.spec))
+        self.view.set_policies(await bursting.load_policies(tx))
+        await self._load_spending(tx)
         self.view.set_advance(advance_of(row.id, row.queue_id, row.spec) for row in await tenants.reservations(tx))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
@@ -178,6 +195,7 @@ class Follower:
                     is_stopping=row.is_stopping,
                     leaving=members_leaving(row.holding, row.sizes),
                     resized_at=row.resized_at or 0.0,
+                    burst=_burst_of(row),
                 )
             )
         elif row.state == JobState.QUEUED:
@@ -215,6 +233,13 @@ class Follower:
         for hold in plan.holds:
             if hold.job.id in applied.jobs:
                 self.view.drop_job(hold.job.id)
+
+
+def _burst_of(row: Any) -> BurstRun | None:
+    if row.policy_id is None:
+        return None
+    bounds = Bounds(**row.bounds)
+    return BurstRun(row.policy_id, row.leased_at, bounds.until(row.leased_at, row.run_started_at), bounds.rate)
 
 
 async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:

@@ -8,12 +8,13 @@ from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.dispatcher.scheduling.place import ledger_of
 from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
 from trainmaster.dispatcher.scheduling.view import ClassKey
+from trainmaster.dispatcher.services import bursting
 from trainmaster.dispatcher.services.following import Applied, Follower
 from trainmaster.dispatcher.services.resizing import larger, may_grow, smaller, told_larger, told_smaller
 from trainmaster.dispatcher.services.stopping import stop_seconds
 from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.store import bursts, runs, scheduling, tenants
 from trainmaster.dispatcher.store import jobs as job_store
-from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.protocol.agent import run_digest
 from trainmaster.protocol.durations import parse_duration
@@ -60,6 +61,9 @@ async def apply_plan(
             if not cluster.cordoned
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
+        asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
+        known = await bursts.policies_there(tx, asked)
+        fresh = {key: record for key, record in fresh.items() if key in holds or _is_granted(starts[key], known)}
         touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
         live = await runs.lock_live(tx, touched) if touched else {}
         # A start and its victims are applied together or not at all.
@@ -159,7 +163,10 @@ async def apply_plan(
                         "cycle": cycle,
                         **_narrowing(start),
                         **_awaiting(start, stopping),
+                        **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
                     },
+                    policy_id=None if start.granted is None else start.granted.policy_id,
+                    bounds=None if start.granted is None else bursting.bounds_of(start.granted),
                 )
             )
         if new_runs:
@@ -184,6 +191,11 @@ async def _stop_seconds(
         )
         for one in evicts
     }
+
+
+def _is_granted(start: Start, known: set[int]) -> bool:
+    """Whether the policy by which it goes, if by one, is still there."""
+    return start.granted is None or start.granted.policy_id in known
 
 
 def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
@@ -273,6 +285,15 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
         past = past.advanced(now, shares)
         await scheduling.save_usage_levels(tx, past.at, past.levels)
     view.past = past
+
+
+async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> None:
+    """Tell of budgets of burst policies that are used up, or nearly."""
+    if not follower.view.policies:
+        return
+    async with stores.database.transaction() as tx:
+        if await scheduling.is_lead(tx, token):
+            await bursting.warn(tx, follower.view, follower.now)
 
 
 async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:

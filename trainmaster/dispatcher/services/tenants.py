@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.dispatcher.services import pricing
-from trainmaster.dispatcher.store import keys, prices
+from trainmaster.dispatcher.store import bursts, keys, prices
 from trainmaster.dispatcher.store import tenants as store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.durations import parse_duration
@@ -62,6 +62,9 @@ async def delete_queue(tx: Transaction, path: str) -> None:
         raise ProblemError(Code.IN_USE, f"queue {path!r} still has {what}")
     if row.has_reservations:
         raise ProblemError(Code.IN_USE, f"nodes are reserved for queue {path!r}; remove the reservation first")
+    named = [policy.spec.name for policy in await bursts.policies(tx) if path in policy.spec.queues]
+    if named:
+        raise ProblemError(Code.IN_USE, f"queue {path!r} is named by burst policy {named[0]}; take it out there first")
     await store.delete_queue(tx, row.id)
 
 

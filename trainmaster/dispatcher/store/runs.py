@@ -68,6 +68,8 @@ class NewRun:
     sizes: dict[str, int]
     assumed: dict[str, dict[str, int]]
     decision: dict[str, Any]
+    policy_id: int | None = None
+    bounds: dict[str, Any] | None = None
 
 
 def _record(row: Row[Any]) -> RunRecord:
@@ -163,11 +165,11 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
     await tx.run(
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
-                          decision)
-        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision
+                          decision, policy_id, bounds)
+        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
             job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
-            assumed jsonb, decision jsonb)
+            assumed jsonb, decision jsonb, policy int, bounds jsonb)
         """,
         rows=dumps(
             [
@@ -181,6 +183,8 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
                     "sizes": run.sizes,
                     "assumed": run.assumed,
                     "decision": run.decision,
+                    "policy": run.policy_id,
+                    "bounds": run.bounds,
                 }
                 for run in fresh
             ]

@@ -161,7 +161,7 @@ _JOBS = """
            r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
            r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
            extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
-           r.stop_cause IS NOT NULL AS is_stopping
+           r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at
     FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
 """
 

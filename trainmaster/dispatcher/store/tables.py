@@ -178,6 +178,37 @@ tariffs = Table(
     comment="What clusters have charged from a moment on, as their price books were then. Insert-only.",
 )
 
+burst_policies = Table(
+    "burst_policies",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+policy_spend = Table(
+    "policy_spend",
+    metadata,
+    Column("policy_id", Integer, nullable=False, autoincrement=False),
+    Column("hour", DateTime(timezone=True), nullable=False),
+    Column("cost", Numeric(), nullable=False),
+    PrimaryKeyConstraint("policy_id", "hour"),
+    comment="What counted runs by a burst policy have cost, in billionths of the currency.",
+)
+
+budget_warnings = Table(
+    "budget_warnings",
+    metadata,
+    Column("policy_id", Integer, nullable=False, autoincrement=False),
+    Column("span", Text, nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False),
+    Column("part", Double, nullable=False),
+    _now(),
+    PrimaryKeyConstraint("policy_id", "span", "since", "part"),
+    comment="Which parts of a budget were used up, so that each is told once; since: the begin of its hour, day or month.",
+)
+
 usage = Table(
     "usage",
     metadata,
@@ -372,6 +403,9 @@ runs = Table(
     Column("decision", JSONB(), nullable=False),
     Column("placed_at", DateTime(timezone=True)),
     Column("counted", Boolean, nullable=False, server_default=text("false")),
+    Column("policy_id", Integer),
+    Column("bounds", JSONB()),
+    Column("cost", Numeric()),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="
@@ -381,8 +415,10 @@ runs = Table(
     Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
     Index("ix_runs_uncounted", "job_id", "attempt", postgresql_where=text("NOT counted")),
+    Index("ix_runs_policy", "policy_id", "leased_at", postgresql_where=text("policy_id IS NOT NULL")),
     comment="holding: the sizes before a shrink, until its agent says that the members have gone. placed_at: since when members have"
-    " nodes. counted: whether what it used is in usage.",
+    " nodes. counted: whether what it used is in usage. policy_id, bounds, cost: of a run by a burst policy, how long it may"
+    " last and at what price, and once it is counted what it cost.",
 )
 
 run_tails = Table(

@@ -14,7 +14,8 @@ _RUNS = """
     SELECT r.job_id, r.attempt, r.cluster_id, r.sizes, coalesce(r.placement, r.assumed) AS placement,
            (extract(epoch FROM coalesce(r.placed_at, r.started_at)) * 1000000)::bigint AS began,
            (extract(epoch FROM coalesce(r.ended_at, now())) * 1000000)::bigint AS ended,
-           r.ended_at IS NOT NULL AS is_over, r.resized_at IS NOT NULL AS was_resized, j.queue_id, j.api_key_id, j.labels, j.shape_id
+           r.ended_at IS NOT NULL AS is_over, r.resized_at IS NOT NULL AS was_resized, r.policy_id,
+           j.queue_id, j.api_key_id, j.labels, j.shape_id
     FROM runs r JOIN jobs j ON j.id = r.job_id
 """
 
@@ -82,15 +83,17 @@ async def shapes(tx: Transaction, ids: Iterable[int]) -> dict[int, dict[str, Any
     return {row.id: row.body for row in rows}
 
 
-async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]]) -> None:
+async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]], costs: Mapping[tuple[int, int], int]) -> None:
+    """These runs, by job and attempt, are counted. ``costs``: what those by burst policies have cost, kept with them."""
     await tx.run(
         """
-        UPDATE runs SET counted = true
-        FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])) AS n(job_id, attempt)
+        UPDATE runs SET counted = true, cost = CASE WHEN runs.policy_id IS NOT NULL THEN coalesce(n.cost, 0) END
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:costs AS numeric[])) AS n(job_id, attempt, cost)
         WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
         """,
         jobs=[job_id for job_id, _ in runs],
         attempts=[attempt for _, attempt in runs],
+        costs=[costs.get(run) for run in runs],
     )
 
 

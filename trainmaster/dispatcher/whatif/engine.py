@@ -11,29 +11,34 @@ from math import inf
 from typing import Any
 
 from trainmaster.dispatcher.domain import job_machine
+from trainmaster.dispatcher.domain.binding import bound_spec
+from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster.dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster.dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
 from trainmaster.dispatcher.scheduling.lines import product_of
-from trainmaster.dispatcher.scheduling.plan import Eviction, Growth, Plan, Start, grown, shrinking
+from trainmaster.dispatcher.scheduling.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob, freeze_placement
+from trainmaster.dispatcher.whatif.stays import Groups, Stay
 from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
 from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
+from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
-from trainmaster.protocol.states import JobState, RunState, StopCause
+from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster.simulation.cluster import Cluster as SimulatedCluster
 from trainmaster.simulation.fleet import Fleet
 from trainmaster.simulation.run import Run
 
 _PLACEMENT_TIMEOUT = 300.0
+_A_MOMENT = 0.001
 Progress = Callable[[int, int], None]
 """Told how many jobs have ended, and of how many."""
 
@@ -47,19 +52,7 @@ class Declared:
     clusters: Sequence[ClusterSpec] = ()
     """Those of the fleet that are not named here are of the kind that the fleet says."""
     books: Sequence[PriceBookSpec] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A run that had nodes: where, from when to when, what it held, and how it ended."""
-
-    number: int
-    cluster: str
-    placed_at: float
-    ended_at: float
-    sizes: Mapping[str, int]
-    placement: Mapping[str, Mapping[str, int]]
-    state: RunState
+    policies: Sequence[BurstPolicySpec] = ()
 
 
 @dataclass(slots=True)
@@ -93,8 +86,10 @@ class Outcome:
     capacity: Mapping[str, Mapping[str, int]]
     """By cluster: what it has of each resource."""
     kinds: Mapping[str, str]
-    products: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]]
-    """By cluster and node group: its labels' product and its labels."""
+    products: Mapping[str, Groups]
+    """By cluster."""
+    bursts: Mapping[str, int]
+    """By burst policy: how many runs it sent to public clusters."""
     tariffs: Mapping[str, Tariff]
 
 
@@ -136,6 +131,12 @@ class Simulation:
         self._releases: list[tuple[float, int]] = []
         self._cooling: list[tuple[float, int, int]] = []
         self._generations: dict[str, int] = {}
+        self._spent: dict[int, dict[int, int]] = {}
+        self._spent_on: dict[int, int] = {}
+        self._began: dict[int, list[float]] = {}
+        self._next_look = inf
+        self._bursts = {one.name: 0 for one in declared.policies}
+        _put_policies(self._view, declared.policies, self._queues, self._specs, self._classes)
         self.cycles = 0
         self.preemptions = 0
 
@@ -165,7 +166,8 @@ class Simulation:
             preemptions=self.preemptions,
             capacity=self._capacity,
             kinds={spec.name: spec.cluster_kind.value for spec in self._specs.values()},
-            products=self._groups(),
+            products={self._specs[key].name: self._groups_of(key) for key in self._clusters},
+            bursts=self._bursts,
             tariffs={self._specs[key].name: tariff for key, tariff in self._tariffs.items()},
         )
 
@@ -181,6 +183,7 @@ class Simulation:
             self._ends[0][0] if self._ends else inf,
             self._releases[0][0] if self._releases else inf,
             self._cooling[0][0] if self._cooling else inf,
+            self._next_look,
             *(cluster.next_event_at() for cluster in self._clusters.values()),
         ]
         return min(moments)
@@ -269,6 +272,7 @@ class Simulation:
         )
         settled = job_machine.settle(record.machine, ending, record.job.spec.retries, now)
         record.machine = settled.job
+        self._note_spent(number, run)
         self._view.drop_job(number)
         if settled.cool_down_seconds:
             heappush(self._cooling, (now + settled.cool_down_seconds, number, key))
@@ -283,6 +287,22 @@ class Simulation:
             record.ended_at = run.ended_at
             return 1
         return 0
+
+    def _note_spent(self, number: int, run: Run) -> None:
+        """What a run by a policy has cost, as the dispatcher counts it."""
+        live = self._view.runs.get(number)
+        if live is None or live.burst is None:
+            return
+        policy, stays = live.burst.policy_id, self._records[number].stays
+        self._began.setdefault(policy, []).append(live.burst.leased_at)
+        if stays and stays[-1].ended_at == run.ended_at:
+            needs = {role.name: role.needs for role in self._view.shapes[live.shape_id].roles}
+            amounts = stays[-1].amounts(needs, self._groups_of(live.cluster_id))
+            for part, used in stays[-1].used(amounts, self._tariffs[live.cluster_id]).items():
+                of_policy = self._spent.setdefault(policy, {})
+                of_policy[part.hour] = of_policy.get(part.hour, 0) + used.cost
+                self._spent_on[number] = self._spent_on.get(number, 0) + used.cost
+        self._view.spending = Spending(self._spent, self._spent_on, self._began)
 
     def _avoid(self, number: int, key: int, now: float) -> None:
         avoided = dict(self._view.avoided)
@@ -346,11 +366,13 @@ class Simulation:
 
     def _decide(self, now: float) -> int:
         """Decide until nothing more changes; how many jobs are held for ever."""
-        held = 0
+        held, self._next_look = 0, inf
         while self._view.jobs or self._view.elastic_on:
             plan = decide(self._view, now)
             self.cycles += 1
-            self._view.reservations = plan.reservations
+            self._view.reservations, self._view.bursting = plan.reservations, plan.bursting
+            # A moment later than told, as times are no exact numbers.
+            self._next_look = plan.next_look + _A_MOMENT
             held += self._apply(plan, now)
             if self._never_changes:
                 self._pass_over(plan)
@@ -392,6 +414,8 @@ class Simulation:
         self._generations[run] = 1
         spec = self._specs[start.cluster_id]
         self._view.put_run(start.run(now))
+        if start.granted is not None:
+            self._bursts[start.granted.policy] += 1
         self._clusters[start.cluster_id].start(
             StartRun(
                 run=run,
@@ -400,7 +424,7 @@ class Simulation:
                 attempt=record.machine.attempt,
                 token=record.machine.attempt,
                 generation=1,
-                spec=self._wire(record.job.spec),
+                spec=self._wire(record.job.spec, start.granted),
                 sizes=start.sizes,
                 pins=start.placement,
                 placement_timeout_seconds=parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT,
@@ -408,8 +432,10 @@ class Simulation:
             now,
         )
 
-    def _wire(self, spec: JobSpec) -> dict[str, Any]:
+    def _wire(self, spec: JobSpec, granted: Granted | None) -> dict[str, Any]:
         """The wire form, made once for all jobs alike."""
+        if granted is not None:
+            return bound_spec(self._wire(spec, None), granted.bounds.limit, granted.binding)
         known = self._wires.get(id(spec))
         if known is None:
             known = self._wires[id(spec)] = spec.to_wire()
@@ -450,11 +476,8 @@ class Simulation:
         order = ResizeRun(run=run, generation=self._generations[run], sizes=sizes, pins=pins, grace_seconds=grace)
         self._clusters[key].resize(order, now)
 
-    def _groups(self) -> dict[str, dict[str, tuple[str, Mapping[str, str]]]]:
-        return {
-            self._specs[key].name: {group.name: (product_of(group), group.labels) for group in cluster.floor.report()}
-            for key, cluster in self._clusters.items()
-        }
+    def _groups_of(self, key: int) -> Groups:
+        return {group.name: (product_of(group), group.labels) for group in self._clusters[key].floor.report()}
 
 
 def _put_queues(view: View, specs: Sequence[QueueSpec]) -> dict[str, int]:
@@ -476,6 +499,30 @@ def _put_classes(view: View, specs: Sequence[PriorityClassSpec]) -> tuple[dict[s
         view.put_class(class_of(keys[spec.name], spec))
     default = next((spec.name for spec in every if spec.default), every[0].name)
     return keys, keys[default]
+
+
+def _put_policies(
+    view: View,
+    specs: Sequence[BurstPolicySpec],
+    queues: Mapping[str, int],
+    clusters: Mapping[int, ClusterSpec],
+    classes: Mapping[str, int],
+) -> None:
+    """Raises ProblemError for one that names what is not there."""
+    kinds = {spec.name: spec.cluster_kind for spec in clusters.values()}
+    for spec in specs:
+        for path in spec.queues:
+            if path not in queues:
+                raise ProblemError(Code.UNKNOWN_QUEUE, f"policy {spec.name}: there is no queue {path!r}")
+        for name in spec.clusters:
+            if kinds.get(name) is not ClusterKind.PUBLIC:
+                raise ProblemError(
+                    Code.NOT_FOUND, f"policy {spec.name}: there is no public cluster {name!r} in the fleet"
+                )
+        least = spec.when.class_at_least
+        if least is not None and least not in classes:
+            raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"policy {spec.name}: there is no priority class {least!r}")
+    view.set_policies(policy_of(key, spec) for key, spec in enumerate(specs, start=1))
 
 
 def _tariff(spec: ClusterSpec, books: Mapping[str, PriceBookSpec]) -> Tariff:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from trainmaster.dispatcher.domain.prices import MICROS, Place, PriceHistory, is_spot
-from trainmaster.dispatcher.domain.usage import Stretch, by_group, total_cost, usage_of
-from trainmaster.dispatcher.whatif.engine import Outcome, Record, Stay
+from trainmaster.dispatcher.domain.usage import total_cost
+from trainmaster.dispatcher.whatif.engine import Outcome, Record
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 
@@ -59,6 +58,8 @@ class Figures:
     clusters: Sequence[ClusterUse]
     cost: float
     preemptions: int
+    bursts: Mapping[str, int]
+    """By burst policy: runs that it sent to public clusters."""
     fairness: float
     """Jain's index of the queues' mean bounded slowdowns: 1 if all queues are slowed down alike, 1/n if one bears it all."""
 
@@ -84,6 +85,7 @@ def figures_of(outcome: Outcome) -> Figures:
         clusters=clusters,
         cost=round(sum(cluster.cost for cluster in clusters), 9),
         preemptions=outcome.preemptions,
+        bursts=dict(outcome.bursts),
         fairness=jain([one.slowdown for one in queues.values() if one.started]),
     )
 
@@ -140,14 +142,13 @@ def _clusters(outcome: Outcome) -> list[ClusterUse]:
         for stay in record.stays:
             runs[stay.cluster] += 1
             jobs[stay.cluster].add(stay.number)
-            amounts = _amounts(stay, needs, outcome.products[stay.cluster])
+            amounts = stay.amounts(needs, outcome.products[stay.cluster])
             seconds = stay.ended_at - stay.placed_at
             for place, amount in amounts.items():
                 held[stay.cluster][place.resource] += amount * seconds
             tariff = outcome.tariffs[stay.cluster]
             if not tariff.is_free:
-                stretch = Stretch(round(stay.placed_at * MICROS), round(stay.ended_at * MICROS), amounts)
-                costs[stay.cluster] += total_cost(usage_of([stretch], PriceHistory([0], [tariff])))
+                costs[stay.cluster] += total_cost(stay.used(amounts, tariff))
     whole = outcome.finished_at
     return [
         ClusterUse(
@@ -164,17 +165,6 @@ def _clusters(outcome: Outcome) -> list[ClusterUse]:
         )
         for name, capacity in outcome.capacity.items()
     ]
-
-
-def _amounts(
-    stay: Stay, needs: Mapping[str, Mapping[str, int]], groups: Mapping[str, tuple[str, Mapping[str, str]]]
-) -> dict[Place, int]:
-    amounts: dict[Place, int] = defaultdict(int)
-    for (group, role), count in by_group(stay.sizes, stay.placement).items():
-        product, labels = groups.get(group, ("", {}))
-        for resource, amount in needs[role].items():
-            amounts[Place(resource, product if "/" in resource else "", is_spot(labels))] += amount * count
-    return dict(amounts)
 
 
 def to_data(figures: Figures) -> dict[str, Any]:
@@ -199,6 +189,7 @@ def to_data(figures: Figures) -> dict[str, Any]:
         ],
         "cost": figures.cost,
         "preemptions": figures.preemptions,
+        "bursts": dict(figures.bursts),
         "fairness": figures.fairness,
     }
 

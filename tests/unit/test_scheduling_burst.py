@@ -1,0 +1,388 @@
+"""Burst: when, where, how much and at what cost jobs go to public clusters, and what they are told while they do not."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.building import GPU, NOW, ViewBuilder, gang, nodes, role, simple
+from trainmaster.dispatcher.domain.budgets import Span, window_at
+from trainmaster.dispatcher.domain.prices import MICROS
+from trainmaster.dispatcher.scheduling.burst import Asked, Burst
+from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.states import ClusterKind, Order
+
+ALL = tuple(ClusterKind)
+CORE = {"onDemand": {"cpu": 1}}
+HOUR = 3600.0
+SPOT = {"trainmaster.dev/spot": "true"}
+ANY = {"budget": {"day": 1000}, "timeLimit": "1h"}
+
+
+def full(**policy: Any) -> ViewBuilder:
+    """A private cluster without room, a public one with 8 cores at 1 an hour, and a policy that lets everything go."""
+    view = ViewBuilder().cluster("own", nodes(1, cpu=4)).run("r", simple(cpu=4, limit=2 * HOUR), on="own")
+    view.cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC, prices=CORE)
+    return view.policy(**{**ANY, **policy})
+
+
+def limited(hours: float = 1.0, **needs: Any) -> Any:
+    """A job of one member that ends within so many hours, its end included."""
+    return simple(limit=hours * HOUR - 10, **(needs or {"cpu": 1}))
+
+
+GOES: dict[str, ViewBuilder] = {
+    "where its own clusters are full": full().job("j"),
+    "where it fits on none of its own": full().job("j", simple(cpu=4)).cluster("own", nodes(1, cpu=2)),
+    "where there is no own cluster at all": full().job("j", gang(role(), kinds=(ClusterKind.PUBLIC,))),
+    "where all its own have returned it": full().job("j", returned_by=("own",)),
+    "once it has waited long enough": full(when={"after": "10m"}).job("j", age=601),
+    "by the policy of a queue above": full()
+    .queue("org/team")
+    .policy("overflow", "org", **ANY)
+    .job("j", queue="org/team"),
+    "where it would have to wait too long": full(when={"expectedWait": "1h"}).job("j"),
+    "where private clusters are full enough": full(when={"utilisation": {"above": 0.9}}).job("j"),
+    "if its class is high enough": full(when={"classAtLeast": "normal"}).lasting("normal").job("j", of="high"),
+    "with the last of the jobs": full(atMost={"jobs": 1}).job("j"),
+    "with the last of the cores": full(atMost={"resources": {"cpu": 1}}).job("j"),
+    "with the last part of a node": full(atMost={"nodes": 1}).job("j", simple(cpu=4)),
+    "for the last of the money": full(budget={"hour": 1, "day": 1, "job": 1}).job("j", limited()),
+    "with a limit of its queue": full(timeLimit=None).queue("main", time_limit=60).job("j"),
+    "within the hours": full(hours=[{"start": "00:00", "end": "00:20"}]).job("j"),
+    "beside a policy that does not take it": full(paused=True).policy("second", **ANY).job("j"),
+    "though its queue has a quota": full().queue("main", limits={"cpu": 5, "cpu@kind=public": 1}).job("j"),
+}
+
+
+@pytest.mark.parametrize("sentence", GOES)
+def test_a_job_goes(sentence: str) -> None:
+    assert GOES[sentence].cycle().where == {"j": "rented"}
+
+
+STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
+    "without a policy": (
+        ViewBuilder()
+        .cluster("own", nodes(1, cpu=4))
+        .run("r", simple(cpu=4), on="own")
+        .cluster("rented", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+        .job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "its queue allows edge and private clusters, this one is public",
+    ),
+    "as its queue reaches public clusters by its policy alone": (
+        full(paused=True).queue("main", kinds=ALL).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "By policy overflow it does not go to a public cluster: it is paused.",
+    ),
+    "without a time limit": (
+        full(timeLimit=None).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "it takes jobs with a time limit: nothing else ends what they may cost",
+    ),
+    "with too long a time limit": (
+        full().job("j", limited(5)),
+        Token.INSUFFICIENT_CAPACITY,
+        "it takes jobs of at most 1h, the limit of this one is 4h59m",
+    ),
+    "of a lower class": (
+        full(when={"classAtLeast": "high"}).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "it takes jobs of class high and above, this one is normal",
+    ),
+    "before it has waited long enough": (
+        full(when={"after": "10m"}).job("j", age=100),
+        Token.BURST_NOT_YET,
+        "it may go once it has waited 10m, at 1970-01-01T00:25:01Z",
+    ),
+    "while it starts soon enough on its own": (
+        full(when={"expectedWait": "3h"}).job("j"),
+        Token.BURST_NOT_YET,
+        "it takes jobs that wait longer than 3h from now on, this one may start at 1970-01-01T02:16:40Z",
+    ),
+    "while private clusters are not full enough": (
+        full(when={"utilisation": {"above": 0.9}}).cluster("second", nodes(4, cpu=1)).job("j", simple(cpu=2)),
+        Token.BURST_NOT_YET,
+        "it opens when private clusters are 90% in use, they are 50%",
+    ),
+    "outside the hours": (
+        full(hours=[{"start": "18:00", "end": "06:00", "timeZone": "Europe/Berlin", "days": ["fri"]}]).job("j"),
+        Token.BURST_NOT_YET,
+        "it opens at 1970-01-02T17:00:00Z",
+    ),
+    "when so many jobs are there": (
+        full(atMost={"jobs": 1}).job("a").job("j", simple(cpu=2)),
+        Token.BURST_LIMIT,
+        "1 job of at most 1 are at public clusters by it",
+    ),
+    "when so many nodes are in use": (
+        full(atMost={"nodes": 1}).job("a", simple(cpu=2)).job("j", simple(cpu=3)),
+        Token.BURST_LIMIT,
+        "its jobs hold 0.5 of at most 1 nodes, this one needs 0.75",
+    ),
+    "when so many cores are in use": (
+        full(atMost={"resources": {"cpu": 4}}).job("a", simple(cpu=2)).job("j", simple(cpu=3)),
+        Token.BURST_LIMIT,
+        "its jobs hold 2 of at most 4 cpu, this one needs 3",
+    ),
+    "when so many have just started": (
+        full(atMost={"ramp": {"jobs": 1, "every": "5m"}}).job("a").job("j", simple(cpu=2)),
+        Token.BURST_NOT_YET,
+        "it lets 1 jobs start every 5m, the next one at 1970-01-01T00:21:40Z",
+    ),
+    "when the budget of a day is spent": (
+        full(budget={"day": 5}).job("j", limited()).spent("overflow", "4.01"),
+        Token.BURST_BUDGET,
+        "the budget of 5.00 for a day is not enough: 4.01 spent, 0.00 that runs at work may still cost, and this one may"
+        " cost 1.00 in it (1.00 an hour for 1h at most, its start and end included)",
+    ),
+    "when others may still cost so much": (
+        full(budget={"day": 5}).job("a", limited(cpu=3)).job("j", limited(1, cpu="2500m")),
+        Token.BURST_BUDGET,
+        "0.00 spent, 3.00 that runs at work may still cost, and this one may cost 2.50 in it",
+    ),
+    "when it would cost too much for a job": (
+        full(budget={"day": 500, "job": 2}).job("j", limited(cpu=3)),
+        Token.BURST_BUDGET,
+        "the budget of 2.00 for a job is not enough: this one may cost 3.00",
+    ),
+    "when earlier runs of it have cost too much": (
+        full(budget={"day": 500, "job": 2}).job("j", limited(cpu=2)).spent("overflow", "0.5", job="j"),
+        Token.BURST_BUDGET,
+        "the budget of 2.00 for a job is not enough: earlier runs of it have cost 0.50 and this one may cost 2.00",
+    ),
+    "when public clusters are full, too": (
+        full().run("p", simple(2, cpu=4), on="rented").job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "does not go to a public cluster: rented: ",
+    ),
+    "where no budget can hold": (
+        full().cluster("rented", nodes(2, cpu=4), kind=ClusterKind.PUBLIC).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "rented: it has no price book, so no budget can hold there",
+    ),
+    "to a cluster that the policy does not name": (
+        full(clusters=["other"]).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "there is no public cluster named other",
+    ),
+    "over the quota of rented cores": (
+        full().queue("main", limits={"cpu@kind=public": 1}).job("j", simple(cpu=2)),
+        Token.INSUFFICIENT_CAPACITY,
+        "rented: queue main uses 0 of its 1 cpu@kind=public; this job needs 2 more",
+    ),
+    "to spot nodes where it may not": (
+        full(spot="never").cluster("rented", nodes(labels=SPOT), kind=ClusterKind.PUBLIC, prices=CORE).job("j"),
+        Token.INSUFFICIENT_CAPACITY,
+        "among the nodes that the policy allows",
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", STAYS)
+def test_a_job_stays(sentence: str) -> None:
+    view, token, told = STAYS[sentence]
+    outcome = view.cycle()
+    assert "j" not in outcome.where
+    reason = outcome.reason("j")
+    verdicts = " ".join(verdict.sentence for verdict in reason.verdicts)
+    assert told in f"{reason.sentence} {verdicts}"
+    assert reason.token is token
+    assert reason.advice
+
+
+def test_a_job_that_every_cluster_has_returned_is_held() -> None:
+    view = full().job("j", returned_by=("own", "rented"))
+    assert view.cycle().held == {"j": "every cluster it could go to returned it: own, rented"}
+
+
+def test_a_job_that_its_own_clusters_have_returned_waits_for_its_policy() -> None:
+    view = full(when={"after": "1h"}).job("j", returned_by=("own",))
+    outcome = view.cycle()
+    assert (outcome.held, outcome.reason("j").token) == ({}, Token.BURST_NOT_YET)
+
+
+def test_one_starts_on_its_own_cluster_as_soon_as_that_has_room() -> None:
+    assert full().job("j").ended("r").cycle().where == {"j": "own"}
+
+
+def test_nobody_goes_whose_turn_is_blocked_by_the_order_of_the_queue() -> None:
+    view = full(when={"after": "10m"}).queue("main", order=Order.STRICT).job("j").job("k", simple(cpu=2), age=-1)
+    outcome = view.cycle()
+    assert outcome.where == {}
+    assert outcome.reason("k").token is Token.BEHIND_OTHERS
+
+
+def test_it_is_said_when_to_look_again() -> None:
+    view = full(when={"after": "10m"}).job("j", age=100)
+    at = view.cycle().plan.next_look
+    assert at == pytest.approx(NOW + 500, abs=0.01)
+    assert view.later(at - NOW).cycle().where == {"j": "rented"}
+
+
+def test_the_policy_of_the_nearest_queue_is_asked_first() -> None:
+    view = full(clusters=["rented"]).queue("org/team")
+    view.cluster("second", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    view.policy("overflow", "org", clusters=["rented"], **ANY).policy("near", "org/team", clusters=["second"], **ANY)
+    assert view.job("j", queue="org/team").cycle().where == {"j": "second"}
+
+
+@pytest.mark.parametrize(("choose", "cluster"), [("order", "dear"), ("score", "cheap")])
+def test_a_cluster_is_chosen_by_its_scores_or_in_the_order_of_the_policy(choose: str, cluster: str) -> None:
+    view = full(clusters=["dear", "cheap"], choose=choose)
+    view.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
+    view.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    assert view.job("j").cycle().where == {"j": cluster}
+
+
+def test_a_cluster_that_the_budget_cannot_pay_is_passed_over() -> None:
+    view = full(clusters=["dear", "cheap"], choose="order", budget={"hour": 2})
+    view.cluster("dear", nodes(), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 9}})
+    view.cluster("cheap", nodes(), kind=ClusterKind.PUBLIC, prices=CORE)
+    assert view.job("j", limited()).cycle().where == {"j": "cheap"}
+
+
+def test_a_gang_goes_in_a_smaller_size_where_the_larger_costs_too_much() -> None:
+    elastic = gang(role(8, least=2, cpu=1), time_limit_seconds=HOUR - 10)
+    start = full(budget={"hour": 2}).job("j", elastic).cycle().start("j")
+    assert start.sizes == {"worker": 2}
+
+
+@pytest.mark.parametrize(
+    ("spot", "binding", "rate"),
+    [
+        ("never", (("trainmaster.dev/spot", "NotIn", ("true",)),), 2 * NANOS),
+        ("only", (("trainmaster.dev/spot", "In", ("true",)),), NANOS),
+        ("allowed", (), 2 * NANOS),
+    ],
+)
+def test_spot_nodes_are_used_as_the_policy_says(spot: str, binding: Any, rate: int) -> None:
+    view = full(spot=spot)
+    groups = nodes(1, "steady", cpu=4), nodes(1, "spot", cpu=4, labels=SPOT)
+    prices = {"onDemand": {"cpu": 2}, "spot": {"cpu": 1}}
+    view.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
+    granted = view.job("j").cycle().start("j").granted
+    assert granted is not None
+    assert (granted.binding, granted.bounds.rate) == (binding, rate)
+
+
+def test_a_policy_that_is_open_stays_so_until_private_clusters_are_emptier() -> None:
+    rule = {"utilisation": {"above": 0.9, "until": 0.6}}
+    view = full(when=rule).run("s", on="own").cluster("own", nodes(10, cpu=1))
+    # All ten cores are private: r has 4 of them, and so on.
+    view.run("r", simple(9, cpu=1), on="own").job("big", simple(cpu=2))
+    assert view.applied().where == {"big": "rented"}
+    view.ended("s").run("r", simple(7, cpu=1), on="own").job("next", simple(cpu=2))
+    assert view.applied().where == {"next": "rented"}
+    view.run("r", simple(5, cpu=1), on="own").job("last", simple(cpu=2))
+    assert view.applied().where == {}
+    view.run("r", simple(7, cpu=1), on="own")
+    assert view.applied().where == {}
+
+
+def test_a_run_by_a_policy_does_not_grow() -> None:
+    elastic = gang(role(8, least=2, cpu=1), time_limit_seconds=HOUR - 10)
+    view = full(budget={"hour": 2}).job("j", elastic)
+    view.applied()
+    assert view.later(600).cycle().plan.grows == []
+
+
+def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
+    view = full().job("j", simple(cpu=4))
+    view.applied()
+    run = view.view.runs[view.ids["j"]]
+    assert view.view.ends_at(run) == NOW + HOUR + 10
+    assert run.burst is not None
+    assert run.burst.rate == 4 * NANOS
+
+
+def test_what_policies_said_is_given_for_a_preview() -> None:
+    view, asked = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[Asked]()
+    decide(view.view, NOW, asked=asked)
+    assert [(one.job.name, isinstance(one.outcome, Burst)) for one in asked] == [("a", True), ("b", False)]
+
+
+jobs = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([0.2, 0.5, 1.0, 3.0, 30.0]), st.floats(0, 7200), st.floats(0, 1)),
+    max_size=14,
+)
+money = st.fixed_dictionaries(
+    {
+        "hour": st.sampled_from([None, "1", "2.5"]),
+        "day": st.sampled_from(["3", "7"]),
+        "job": st.sampled_from([None, "1.5"]),
+    }
+)
+
+
+@given(jobs, money, st.sampled_from([None, 1, 2]), st.sampled_from([None, 3, 5]))
+def test_no_plan_exceeds_a_budget_or_a_cap(
+    given_jobs: list[tuple[int, float, float, float]],
+    budget: dict[str, str | None],
+    most_jobs: int | None,
+    most_cores: int | None,
+) -> None:
+    at_most = {"jobs": most_jobs, "resources": {} if most_cores is None else {"cpu": most_cores}}
+    view = full(budget=budget, atMost=at_most, timeLimit=None)
+    view.run("r", simple(cpu=4), on="own")
+    ends: dict[str, float] = {}
+    lives: dict[str, tuple[float, float, int]] = {}
+    for number, (cores, hours, _, _) in enumerate(given_jobs):
+        view.job(f"j{number}", limited(hours, cpu=cores))
+    for _ in range(30):
+        outcome = view.applied()
+        for start in outcome.plan.starts:
+            assert start.granted is not None
+            number = int(start.job.name[1:])
+            cores, hours, _, part = given_jobs[number]
+            ends[start.job.name] = view.now + max(1.0, hours * HOUR * part)
+            lives[start.job.name] = (view.now, ends[start.job.name], cores)
+        at_work = [name for name in ends if name in lives and view.ids[name] in view.view.runs]
+        assert most_jobs is None or len(at_work) <= most_jobs
+        assert most_cores is None or sum(lives[name][2] for name in at_work) <= most_cores
+        due = [ends[name] for name in at_work]
+        moment = min([*due, view.now + 1800])
+        view.later(moment - view.now)
+        spent: dict[int, int] = dict(view.view.spending.hours.get(1, {}))
+        for name in at_work:
+            if ends[name] <= view.now:
+                view.ended(name)
+                began, end, cores = lives[name]
+                for hour, part in hours_of(began, end).items():
+                    spent[hour] = spent.get(hour, 0) + round(cores * part * NANOS / HOUR)
+        view.view.spending = type(view.view.spending)({1: spent})
+    within: dict[Any, float] = defaultdict(float)
+    for began, end, cores in lives.values():
+        for hour, seconds in hours_of(began, end).items():
+            for span in (Span.HOUR, Span.DAY):
+                within[window_at(span, hour)] += cores * seconds / HOUR
+    for window, cost in within.items():
+        limit = budget[window.span.value]
+        assert limit is None or cost <= float(limit) + 1e-6
+    for began, end, cores in lives.values():
+        assert budget["job"] is None or cores * (end - began) / HOUR <= float(budget["job"]) + 1e-6
+
+
+def hours_of(begin: float, end: float) -> dict[int, float]:
+    """Seconds by hour."""
+    out: dict[int, float] = {}
+    at = begin
+    while at < end:
+        hour = int(at // HOUR)
+        until = min(end, (hour + 1) * HOUR)
+        out[int(hour * HOUR) * MICROS] = until - at
+        at = until
+    return out
+
+
+def test_gpus_are_capped_by_their_resource() -> None:
+    view = full(atMost={"resources": {GPU: 2}}, timeLimit="1h")
+    view.cluster("rented", nodes(2, cpu=8, gpu=2), kind=ClusterKind.PUBLIC, prices=CORE)
+    view.job("a", simple(cpu=1, gpu=2)).job("b", simple(cpu=2, gpu=1))
+    outcome = view.cycle()
+    assert outcome.where == {"a": "rented"}
+    assert outcome.reason("b").token is Token.BURST_LIMIT

@@ -1,0 +1,34 @@
+"""A specification as its cluster gets it when the job goes there by a burst policy. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def bound_spec(spec: dict[str, Any], limit: float, binding: Sequence[Sequence[Any]] = ()) -> dict[str, Any]:
+    """A specification as the cluster gets it by a policy: with a time limit, its members kept to the nodes that are allowed."""
+    bound = dict(spec)
+    bound.setdefault("timeLimit", f"{limit:.3f}s")
+    if binding:
+        bound["roles"] = [_bound_role(role, binding) for role in spec["roles"]]
+    return bound
+
+
+def _bound_role(role: dict[str, Any], binding: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    terms = [{"key": key, "operator": operator, "values": list(values)} for key, operator, values in binding]
+    template, pod = role.get("template"), role.get("podTemplate")
+    if template is not None:
+        return {**role, "template": {**template, "nodeAffinity": [*template.get("nodeAffinity", ()), *terms]}}
+    if pod is None:
+        return role
+    body = dict(pod.get("spec") or {})
+    affinity = dict(body.get("affinity") or {})
+    node = dict(affinity.get("nodeAffinity") or {})
+    required = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
+    # Of several terms one has to hold, so each gets all of ours.
+    choices = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**one, "matchExpressions": [*(one.get("matchExpressions") or ()), *terms]} for one in choices
+    ]
+    node["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    body["affinity"] = {**affinity, "nodeAffinity": node}
+    return {**role, "podTemplate": {**pod, "spec": body}}
