@@ -26,6 +26,8 @@ from trainmaster.protocol.tenants import JobView
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0
+AFTER, FULL, RUN = 3, 14, 12
+"""In seconds: when the policy of the burst lets jobs go, how long the private cluster is full, and how long these jobs run."""
 _COLOURS = {
     "succeeded": "green",
     "running": "cyan",
@@ -69,6 +71,13 @@ def on(cluster: str) -> Callable[[Client, JobView], str]:
     return check
 
 
+def waited_for_others(client: Client, job: JobView) -> str:
+    """It has waited until a cluster was free, for longer than the policy asks."""
+    waited = (job.started_at or job.submitted_at) - job.submitted_at
+    is_late = waited.total_seconds() >= RUN
+    return succeeded(client, job) or ("" if is_late else f"it should have waited for others, it waited {waited}")
+
+
 def trained(client: Client, job: JobView) -> str:
     """The launcher's log has an accuracy above 90 %."""
     complaint = succeeded(client, job)
@@ -86,17 +95,44 @@ def never_fits(client: Client, job: JobView) -> str:
 
 
 def submit_all(client: Client) -> list[Expectation]:
-    """Submit the examples; the burst first, so that the private cluster is full when the cloud job comes."""
-    expected = [Expectation(job, on("private")) for job in client.submit(documents("burst/filler.yaml"))]
+    """Submit the examples; the burst first, so that the private cluster is full when the cloud's jobs come."""
+    expected = [Expectation(job, on("private")) for job in client.submit(sleeping("burst/filler.yaml", FULL))]
     ends = time.monotonic() + 20
     while any(client.job(item.job).state.value != "running" for item in expected) and time.monotonic() < ends:
         time.sleep(0.1)
-    expected += [Expectation(job, on("public")) for job in client.submit(documents("burst/cloud.yaml"))]
+    *first, last = client.submit(sleeping("burst/cloud.yaml", RUN))
+    # Three of them may be in the cloud at a time, so the fourth waits: for one of them, or for the private cluster.
+    expected += [*(Expectation(job, on("public")) for job in first), Expectation(last, waited_for_others)]
     expected += [Expectation(job, trained) for job in client.submit(documents("training/job.yaml"))]
     expected += [Expectation(job, at_the_third_run) for job in client.submit(documents("flaky/job.yaml"))]
     expected += [Expectation(job, succeeded) for job in client.submit(documents("sweep/job.yaml"))]
     expected += [Expectation(job, never_fits, ends=False) for job in client.submit(documents("too-large/job.yaml"))]
     return expected
+
+
+def sleeping(path: str, seconds: int) -> list[dict[str, Any]]:
+    """The jobs of an example, whose members sleep for so long."""
+    jobs = documents(path)
+    for job in jobs:
+        job["roles"][0]["template"]["command"] = ["sleep", str(seconds)]
+    return jobs
+
+
+def declared() -> list[dict[str, Any]]:
+    """Tenants, prices and the burst policy, which here lets jobs go sooner."""
+    found = [*documents("tenants.yaml"), *documents("burst/policy.yaml")]
+    for item in found:
+        if item["kind"] == "BurstPolicy":
+            item["when"]["after"] = f"{AFTER}s"
+    return found
+
+
+def show_spent(client: Client, console: Console) -> None:
+    """What the cloud has cost, and what is left of the policy's budget."""
+    for policy in client.objects("BurstPolicy"):
+        for budget in policy.get("status", {}).get("budgets", ()):
+            spent, limit = float(budget["spent"]), float(budget["limit"])
+            console.print(f"burst policy {policy['name']}: {spent:.2f} of {limit:.2f} EUR spent this {budget['span']}")
 
 
 def table(jobs: list[JobView], now: float) -> Table:
@@ -172,12 +208,13 @@ def main() -> int:
             console.print(
                 f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ..."
             )
-            for item in documents("tenants.yaml"):
+            for item in declared():
                 kind, name = item["kind"], item.get("path") or item["name"]
                 client.put(kind, name, item)
             expected = submit_all(client)
             show_until_ended(client, console, expected)
             wrong = sum_up(client, console, expected)
+            show_spent(client, console)
         console.print(
             f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all"
         )
@@ -201,6 +238,8 @@ It is still running. Try, in another terminal (source .venv/bin/activate first):
   trainmaster why $(trainmaster jobs --name too-large -o json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["id"])')
   trainmaster submit examples/hello.yaml --follow
   trainmaster clusters
+  trainmaster burst
+  trainmaster usage --by cluster
 API reference: {installation.url}/docs    Ctrl-C stops it.
 """
     )

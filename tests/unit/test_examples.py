@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import yaml
 
 from trainmaster.agent.member_env import Seat, member_environment, seats
 from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.tenants import PriorityClassSpec, QueueSpec
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB_FILES = sorted(
-    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml") if path.name != "tenants.yaml"
+    path.relative_to(EXAMPLES).as_posix()
+    for path in EXAMPLES.glob("*/*.yaml")
+    if path.name not in ("tenants.yaml", "policy.yaml")
 )
 
 
@@ -57,6 +62,14 @@ def test_the_tenants_are_valid_and_parents_come_before_their_children() -> None:
         assert queue.parent is None or queue.parent in {other.path for other in queues[:index]}
     assert len([PriorityClassSpec.model_validate(document) for document in tenants("PriorityClass")]) == 2
     assert len(documents("tenants.yaml")) == len(queues) + 2
+
+
+def test_the_burst_policy_is_valid_and_names_queues_and_clusters_of_the_examples() -> None:
+    book, cluster, policy = documents("burst/policy.yaml")
+    spec = BurstPolicySpec.model_validate(policy)
+    assert ClusterSpec.model_validate(cluster).price_book == PriceBookSpec.model_validate(book).name
+    assert set(spec.queues) <= {queue["path"] for queue in tenants("Queue")}
+    assert (spec.when.after, spec.at_most.jobs, spec.budget.day) == ("20s", 3, Decimal(5))
 
 
 def test_the_sweep_has_four_jobs_for_each_of_three_queues() -> None:

@@ -133,6 +133,7 @@ def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
             ("started", age(item.started_at, moment) if item.started_at else None),
             ("ended", age(item.ended_at, moment) if item.ended_at else None),
             ("retries", f"{item.retries_used} used" if item.retries_used else None),
+            ("burst", _burst(last) if last and last.burst else ""),
             ("where", f"{last.cluster}: {last.why_here}" if last and last.why_here else item.cluster),
             ("why", waits.sentence if waits else None),
             ("place", places.place_of(waits) if waits else None),
@@ -198,6 +199,12 @@ def _member(member: dict[str, Any]) -> list[object]:
         member.get("restarts", 0),
         member.get("message") or "-",
     ]
+
+
+def _burst(run: "RunView") -> str:
+    """By which policy a run is at a public cluster, and what that costs."""
+    of = run.burst or {}
+    return f"policy {of.get('policy')}: {of.get('perHour')} an hour, {of.get('atMost')} at most"
 
 
 def _print_scores(run: "RunView") -> None:

@@ -119,6 +119,12 @@ oldest_queued_seconds = BOOK.picture(
 wait_target_seconds = BOOK.picture(
     "wait_target_seconds", "The longest wait that a priority class promises.", _SCHEDULER, labels=("priority_class",)
 )
+burst_budget_used_ratio = BOOK.picture(
+    "burst_budget_used_ratio",
+    "The part of a burst policy's budget that runs have spent in its hour, day or month of now.",
+    _SCHEDULER,
+    labels=("policy", "span"),
+)
 cluster_contact_age_seconds = BOOK.picture(
     "cluster_contact_age_seconds", "Time since an agent's last sync was stored.", _SCHEDULER, labels=("cluster",)
 )

@@ -66,7 +66,7 @@ def minutes_of(text: str) -> int:
 def _zone_check(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError) as error:
         raise ValueError(f"there is no time zone {name!r}; write for example UTC or Europe/Berlin") from error
     return name
 

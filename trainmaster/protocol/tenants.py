@@ -206,6 +206,8 @@ class RunView(Lenient):
     ended_at: Timestamp | None = None
     members: list[dict[str, Any]] = []
     placement: dict[str, dict[str, int]] = {}
+    burst: dict[str, Any] | None = None
+    """Of a run by a burst policy: which one, the price for an hour, and the most that it may cost."""
 
 
 class JobView(Lenient):

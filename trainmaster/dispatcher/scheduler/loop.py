@@ -20,7 +20,7 @@ from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services import agents, measuring, planning
+from trainmaster.dispatcher.services import agents, bursting, measuring, planning
 from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.services.planning import NotLeaderError
 from trainmaster.dispatcher.services.reason_book import ReasonBook
@@ -131,6 +131,7 @@ class Scheduler:
             lambda: self._follower.cursor,
             lambda: self.token is not None,
             lambda: self._book.waits(self._follower.view),
+            lambda: bursting.budgets_used(self._follower.view, self._follower.now),
         )
 
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:

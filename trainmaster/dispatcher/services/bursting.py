@@ -113,6 +113,15 @@ async def note_costs(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> N
         await store.add_spent(tx, costs)
 
 
+def budgets_used(view: View, now: float) -> dict[tuple[str, ...], float]:
+    """By policy and span: the part of its budget that runs have spent until now."""
+    return {
+        (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
+        for policy in view.policies.values()
+        for one in standings_of(view, policy, now)
+    }
+
+
 async def warn(tx: Transaction, view: View, now: float) -> None:
     """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
     found = []

@@ -37,6 +37,7 @@ LEADERS = (
     m.waiting_jobs,
     m.oldest_queued_seconds,
     m.wait_target_seconds,
+    m.burst_budget_used_ratio,
     m.cluster_contact_age_seconds,
     m.cluster_lease_left_seconds,
     m.lease_seconds,
@@ -138,8 +139,11 @@ async def measure_for_ever(
     cursor: Callable[[], Cursor | None],
     leads: Callable[[], bool],
     waits: Callable[[], Mapping[str, int]] = dict,
+    budgets: Callable[[], Mapping[tuple[str, ...], float]] = dict,
 ) -> None:
     """Measure the store until cancelled, and at once when the lead is won or lost. ``waits``: waiting jobs by token.
+
+    ``budgets``: the parts of burst policies' budgets that are spent.
 
     A failed measurement leaves the page without its gauges, never with old ones.
     """
@@ -153,6 +157,7 @@ async def measure_for_ever(
                 await measure(stores, cursor(), led)
                 if led:
                     m.waiting_jobs.show({(token,): float(many) for token, many in waits().items()})
+                    m.burst_budget_used_ratio.show(budgets())
                 m.postgres_away.set(0)
             except ProblemError as error:
                 _clear((*LEADERS, *_EVERYBODYS))

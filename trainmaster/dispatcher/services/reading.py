@@ -127,7 +127,13 @@ def _run_view(job: str, row: Row[Any]) -> RunView:
         ended_at=row.ended_at,
         members=list(result.get("members", ())),
         placement=row.placement or {},
+        burst=_burst_told(row.decision.get("burst")),
     )
+
+
+def _burst_told(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is told of a run by a policy; how its members are bound is between the dispatcher and the agent."""
+    return None if kept is None else {key: value for key, value in kept.items() if key != "binding"}
 
 
 def event_view(row: Row[Any]) -> dict[str, Any]:

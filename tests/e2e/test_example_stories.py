@@ -1,4 +1,4 @@
-"""The fairness example as a person runs it: it holds what it claims, and leaves nothing behind however it ends."""
+"""The examples that tell a story, as a person runs them: they hold what they claim, and leave nothing behind however they end."""
 
 import os
 import re
@@ -12,19 +12,20 @@ import pytest
 
 from tests.waiting import eventually_sync
 
-RUN = Path(__file__).resolve().parents[2] / "examples" / "fairness" / "run.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+STORIES = ["fairness", "burst"]
 
 
 class Story:
     """The example as a process whose temporary folder is in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self._output = folder / "output"
         with self._output.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, str(RUN), "--fast"],
+                [sys.executable, str(EXAMPLES / name / "run.py"), "--fast"],
                 env=os.environ | {"TMPDIR": str(self.temporary)},
                 cwd=folder,
                 stdout=out,
@@ -46,8 +47,9 @@ class Story:
         return files + processes
 
 
-def test_every_claim_of_the_example_holds(tmp_path: Path) -> None:
-    story = Story(tmp_path)
+@pytest.mark.parametrize("name", STORIES)
+def test_every_claim_of_an_example_holds(name: str, tmp_path: Path) -> None:
+    story = Story(name, tmp_path)
     assert story.process.wait(240) == 0, story.output
     found = re.fullmatch(r"(\d+) of (\d+) claims hold", story.output.splitlines()[-1])
     assert found is not None, story.output
@@ -55,9 +57,11 @@ def test_every_claim_of_the_example_holds(tmp_path: Path) -> None:
     assert story.left_behind() == []
 
 
-@pytest.mark.parametrize("reached", ["starting Postgres", "1. greedy asks"])
-def test_ctrl_c_stops_everything(reached: str, tmp_path: Path) -> None:
-    story = Story(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "reached"), [("fairness", "starting Postgres"), ("fairness", "1. greedy asks"), ("burst", "2. Four jobs")]
+)
+def test_ctrl_c_stops_everything(name: str, reached: str, tmp_path: Path) -> None:
+    story = Story(name, tmp_path)
     eventually_sync(lambda: reached in story.output or story.process.poll() is not None, 120)
     story.process.send_signal(signal.SIGINT)
     assert story.process.wait(60) == 130, story.output
