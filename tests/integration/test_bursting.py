@@ -11,7 +11,7 @@ from tests.integration.rows import rows
 from tests.waiting import eventually
 from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.following import Follower
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import RunState
 
@@ -91,9 +91,9 @@ async def test_its_members_are_kept_off_nodes_that_the_policy_does_not_allow(ser
     await public.sync(capacity=CapacityReport(groups=groups, runtime="test", scheduler="test", capabilities=("gang",)))
     _, start = await gone(service, public, cpu="2")
     (role,) = start["spec"]["roles"]
-    assert role["template"]["nodeAffinity"] == [
-        {"key": "trainmaster.dev/spot", "operator": "NotIn", "values": ["true"]}
-    ]
+    terms = role["template"]["nodeAffinity"]
+    assert {"key": "trainmaster.dev/spot", "operator": "NotIn", "values": ["true"]} in terms
+    assert {"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot"]} in terms
     assert start["pins"] == {"node": {"main": 1}}
 
 
@@ -204,10 +204,9 @@ async def test_a_view_that_followed_equals_one_that_was_loaded(service: Service)
             fresh = Follower()
             await fresh.absorb(service.stores, 0.0)
             assert fresh.view.spending.hours
-            return (followed.view.spending, followed.view.burst_runs, followed.view.policies) == (
-                fresh.view.spending,
-                fresh.view.burst_runs,
-                fresh.view.policies,
+            return all(
+                getattr(followed.view, name) == getattr(fresh.view, name)
+                for name in ("spending", "job_spent", "burst_runs", "committed", "policies", "provisioning")
             )
 
         await eventually(alike)
@@ -324,3 +323,69 @@ async def test_jobs_of_a_submission_in_one_go_keep_to_the_budget(service: Servic
     # Each may cost 6.40, so the third one would go beyond 13.
     assert len(await rows(service.stores, "SELECT 1 FROM runs")) == 2
     assert (await status(service))["jobs"] == 2
+
+
+async def test_a_policy_that_was_removed_and_made_again_goes_on_with_what_was_spent(service: Service) -> None:
+    _, public = await two_clusters(service, budget={"day": "8"})
+    _, start = await gone(service, public, name="a", cpu="2")
+    await public.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await asyncio.sleep(1.0)
+    await public.report(start["run"], RunState.SUCCEEDED, 3)
+    assert (await service.http.delete("/v1/burst-policies/overflow")).status_code == 204
+    await policy(service, budget={"day": "9"})
+
+    async def known() -> bool:
+        found = (await service.http.get("/v1/burst-policies/overflow")).json().get("status")
+        return found is not None and Decimal(found["budgets"][0]["spent"]) > Decimal("0.02")
+
+    await eventually(known)
+
+
+async def test_a_policy_can_be_paused_though_a_cluster_that_it_names_has_gone(service: Service) -> None:
+    await two_clusters(service, clusters=["public"])
+    assert (await service.http.delete("/v1/clusters/public")).status_code == 204
+    await policy(service, clusters=["public"], paused=True)
+    answer = await service.http.put("/v1/burst-policies/overflow", json={**POLICY, "clusters": ["public"]})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+async def test_what_earlier_runs_of_a_job_have_cost_counts_when_it_is_tried_again(service: Service) -> None:
+    _, public = await two_clusters(service, budget={"day": "100", "job": "6.45"})
+    job_id, start = await gone(service, public, name="a", cpu="2")
+    await public.report(start["run"], RunState.RUNNING, 2, placement={"node": {"main": 1}})
+    await asyncio.sleep(4.0)
+    await public.report(start["run"], RunState.FAILED, 3)
+    await service.until(job_id, "failed")
+    assert (await service.http.post(f"/v1/jobs/{job_id}/retry")).status_code == 200
+
+    async def refused() -> bool:
+        why = (await service.http.get(f"/v1/jobs/{job_id}/why")).json()
+        return "the budget of 6.45 for a job is not enough: earlier runs of it have cost 0.0" in why["sentence"]
+
+    await eventually(refused)
+
+
+async def test_how_long_a_pool_took_is_learnt_from_runs_that_waited_for_it(service: Service) -> None:
+    agent = service.agent("private")
+    node = {"cpu": 4000, "memory": 2**32}
+    pool = Pool(name="big", count=2, most=2, free={"cpu": 8000, "memory": 2**33})
+    small = NodeGroup(name="node", count=1, free=node)
+    await agent.sync(capacity=CapacityReport(groups=(small,), pools=(pool,), runtime="test", scheduler="test"))
+    await service.submit("waits", cpu="8")
+    start = await agent.next_start()
+    assert start["pins"] == {"+big": {"main": 1}}
+    assert start["placementTimeoutSeconds"] > 300
+    await agent.report(start["run"], RunState.PENDING, 1)
+    await agent.report(start["run"], RunState.RUNNING, 2, placement={"big": {"main": 1}})
+    (sample,) = await rows(service.stores, "SELECT pool, seconds FROM provisionings")
+    assert sample.pool == "big"
+    assert 0 < sample.seconds < 30
+    await service.submit("never", cpu="8")
+    start = await agent.next_start()
+    await agent.report(start["run"], RunState.RETURNED, 1, message="no node came")
+    found = await rows(service.stores, "SELECT seconds FROM provisionings ORDER BY id")
+    assert [row.seconds is None for row in found] == [False, True]
+    follower = Follower()
+    await follower.absorb(service.stores, 0.0)
+    (learnt,) = follower.view.provisioning.values()
+    assert (learnt.grown, learnt.failed) == (1, 1)

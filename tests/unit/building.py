@@ -21,7 +21,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
@@ -246,6 +246,7 @@ class ViewBuilder:
         at: float = 0.0,
         prices: dict[str, Any] | None = None,
         timeout: float = 0.0,
+        pools: tuple[Pool, ...] = (),
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
 
@@ -259,6 +260,7 @@ class ViewBuilder:
             capabilities=capabilities,
             datasets=datasets,
             closed=closed,
+            pools=pools,
         )
         tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
         known = None if silent else report
@@ -299,8 +301,9 @@ class ViewBuilder:
         hour = int(NOW // 3600 - hours_ago) * 3600 * MICROS
         known = self.view.spending
         hours = {**known.hours, number: {**known.hours.get(number, {}), hour: nanos}}
-        jobs = {**known.jobs, self.ids[job]: nanos} if job is not None else known.jobs
-        self.view.spending = Spending(hours, jobs, known.starts)
+        if job is not None:
+            self.view.job_spent = {**self.view.job_spent, self.ids[job]: nanos}
+        self.view.spending = Spending(hours, known.starts)
         return self
 
     def shape(self, shape: Shape) -> int:

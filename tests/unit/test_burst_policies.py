@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from math import inf
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from trainmaster.dispatcher.domain.budgets import Budget, Span
 from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstPolicy, Hours, Ramp, policy_of
-from trainmaster.protocol.bursting import BurstPolicySpec, Day, SpotUse
+from trainmaster.protocol.bursting import BurstPolicySpec, Day, HoursSpec, SpotUse
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import NANOS
 
@@ -138,6 +137,11 @@ OPENS: dict[str, tuple[BurstPolicy, str, str]] = {
         "2026-11-02T14:00:00Z",
         "2026-11-02T15:00:00Z",
     ),
+    "now, where it is a day later in UTC than in the night that began there": (
+        open_in({"days": ["sun"], "start": "20:00", "end": "19:00"}, zone="America/Los_Angeles"),
+        "2026-11-02T18:00:00-08:00",
+        "2026-11-02T18:00:00-08:00",
+    ),
     "an hour earlier in summer": (open_in(NIGHT, zone="Europe/Berlin"), "2026-07-01T12:00:00Z", "2026-07-01T16:00:00Z"),
 }
 
@@ -148,9 +152,26 @@ def test_it_opens(sentence: str) -> None:
     assert one.opens_at(at(now)) == at(opens)
 
 
-def test_hours_of_no_day_never_begin() -> None:
-    assert open_in({"days": []}).opens_at(at("2026-11-02T12:00:00Z")) == inf
-    assert open_in({"days": []}, NIGHT).opens_at(at("2026-11-02T12:00:00Z")) == at("2026-11-02T18:00:00Z")
+SKIPPED = {
+    "hours that the clock skips do not come": (("02:00", "03:00"), "2026-03-30T02:00+02:00"),
+    "hours that begin where it skips begin when it does": (("02:30", "03:15"), "2026-03-29T03:00+02:00"),
+    "hours that end where it skips end when it does": (("01:30", "02:30"), "2026-03-29T01:30+01:00"),
+}
+
+
+@pytest.mark.parametrize("sentence", SKIPPED)
+def test_when_the_clock_is_put_forward(sentence: str) -> None:
+    (start, end), opens = SKIPPED[sentence]
+    policy = open_in({"start": start, "end": end}, zone="Europe/Berlin")
+    found = policy.opens_at(at("2026-03-29T00:00+01:00"))
+    assert found == at(opens)
+    assert policy.opens_at(found) == found
+    assert policy.opens_at(at("2026-03-29T03:15+02:00")) > at("2026-03-29T03:15+02:00")
+
+
+def test_a_time_without_quotation_marks_is_understood_as_yaml_reads_it() -> None:
+    spec = HoursSpec.model_validate({"start": 18 * 60, "end": 24 * 60})
+    assert (spec.start, spec.end) == ("18:00", "24:00")
 
 
 # In Berlin, 02:00 is followed by 03:00 on 2026-03-29, and 02:00 to 03:00 comes twice on 2026-10-25.
@@ -476,6 +497,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a time zone that is a folder": ({"hours": [{"timeZone": "Europe"}]}, "hours[0].timeZone", "no time zone"),
     "a time zone that leads elsewhere": ({"hours": [{"timeZone": "../passwd"}]}, "hours[0].timeZone", "no time zone"),
     "a time zone without a name": ({"hours": [{"timeZone": ""}]}, "hours[0].timeZone", "no time zone"),
+    "no day": ({"hours": [{"days": []}]}, "hours[0].days", "at least one of mon"),
     "an unknown day": ({"hours": [{"days": ["monday"]}]}, "hours[0].days[0]", "'mon', 'tue'"),
     "a time of one digit": ({"hours": [{"start": "8:30"}]}, "hours[0].start", "write for example 08:30"),
     "a time without a colon": ({"hours": [{"start": "0830"}]}, "hours[0].start", "write for example 08:30"),
@@ -544,7 +566,7 @@ names = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True)
 written_hours = st.fixed_dictionaries(
     {},
     optional={
-        "days": st.lists(st.sampled_from([day.value for day in Day])),
+        "days": st.lists(st.sampled_from([day.value for day in Day]), min_size=1),
         "start": clock_times,
         "end": clock_times,
         "timeZone": st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]),

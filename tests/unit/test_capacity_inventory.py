@@ -158,7 +158,7 @@ def test_a_report_without_news_is_the_same_and_a_change_below_the_grid_is_no_new
 def test_the_report_of_an_empty_cluster_is_a_report() -> None:
     made = inventory()
     assert made.report_version == 0
-    assert made.report() == ((), (), 1)
+    assert made.report() == ((), (), (), 1)
     assert made.report().version == 1
 
 
@@ -278,12 +278,13 @@ def test_what_cannot_be_counted_is_named() -> None:
         "MIG devices other than those that GPUs are divided into now",
         "parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)",
         "requests that cannot be read, of pods such as team/p2",
-        "autoscaling pool burst: up to 4 more nodes",
     )
+    assert [(pool.name, pool.count, pool.labels) for pool in made.report().pools] == [("burst", 4, {"pool": "burst"})]
     made.relisted(Kind.RESOURCE_SLICE, ())
     made.relisted(Kind.POD, ())
     made.node_drop("n1")
-    assert made.report().not_counted == ("autoscaling pool burst: up to 5 more nodes",)
+    assert made.report().not_counted == ()
+    assert made.report().pools[0].count == 5
 
 
 def test_the_short_way_to_requests_leaves_hard_ones_to_the_formula() -> None:

@@ -1,6 +1,7 @@
 """Burst: when, where, how much and at what cost jobs go to public clusters, and what they are told while they do not."""
 
 from collections import defaultdict
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,9 +10,14 @@ from hypothesis import strategies as st
 
 from tests.unit.building import GPU, NOW, ViewBuilder, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.budgets import Span, window_at
-from trainmaster.dispatcher.domain.prices import MICROS
+from trainmaster.dispatcher.domain.burst_policies import policy_of
+from trainmaster.dispatcher.domain.prices import MICROS, SPOT_LABELS
 from trainmaster.dispatcher.scheduling.burst import Asked, Burst
 from trainmaster.dispatcher.scheduling.decide import decide
+from trainmaster.dispatcher.scheduling.place import ledger_of, try_out
+from trainmaster.dispatcher.scheduling.preview import preview
+from trainmaster.dispatcher.scheduling.view import WaitingJob
+from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Order
@@ -20,6 +26,7 @@ ALL = tuple(ClusterKind)
 CORE = {"onDemand": {"cpu": 1}}
 HOUR = 3600.0
 SPOT = {"trainmaster.dev/spot": "true"}
+WIDE: dict[str, Any] = {"queues": ["main"], "budget": {"day": 1000}, "timeLimit": "1h"}
 ANY = {"budget": {"day": 1000}, "timeLimit": "1h"}
 
 
@@ -137,13 +144,13 @@ STAYS: dict[str, tuple[ViewBuilder, Token, str]] = {
     "when the budget of a day is spent": (
         full(budget={"day": 5}).job("j", limited()).spent("overflow", "4.01"),
         Token.BURST_BUDGET,
-        "the budget of 5.00 for a day is not enough: 4.01 spent, 0.00 that runs at work may still cost, and this one may"
-        " cost 1.00 in it (1.00 an hour for 1h at most, its start and end included)",
+        "the budget of 5.00 for a day is not enough: 4.01 by runs that have ended, 0.00 by those at work until they end, and this"
+        " one may cost 1.00 in it (1.00 an hour for 1h at most, its start and end included)",
     ),
     "when others may still cost so much": (
         full(budget={"day": 5}).job("a", limited(cpu=3)).job("j", limited(1, cpu="2500m")),
         Token.BURST_BUDGET,
-        "0.00 spent, 3.00 that runs at work may still cost, and this one may cost 2.50 in it",
+        "0.00 by runs that have ended, 3.00 by those at work until they end, and this one may cost 2.50 in it",
     ),
     "when it would cost too much for a job": (
         full(budget={"day": 500, "job": 2}).job("j", limited(cpu=3)),
@@ -255,7 +262,7 @@ def test_a_gang_goes_in_a_smaller_size_where_the_larger_costs_too_much() -> None
 @pytest.mark.parametrize(
     ("spot", "binding", "rate"),
     [
-        ("never", (("trainmaster.dev/spot", "NotIn", ("true",)),), 2 * NANOS),
+        ("never", tuple((name, "NotIn", tuple(sorted(SPOT_LABELS[name]))) for name in sorted(SPOT_LABELS)), 2 * NANOS),
         ("only", (("trainmaster.dev/spot", "In", ("true",)),), NANOS),
         ("allowed", (), 2 * NANOS),
     ],
@@ -386,3 +393,105 @@ def test_gpus_are_capped_by_their_resource() -> None:
     outcome = view.cycle()
     assert outcome.where == {"a": "rented"}
     assert outcome.reason("b").token is Token.BURST_LIMIT
+
+
+def test_a_preview_of_other_policies_leaves_the_view_as_it_was() -> None:
+    view = full(budget={"hour": "0.1"}).job("j")
+    before = view.cycle().plan
+    found = preview(view.view, NOW, [policy_of(1, BurstPolicySpec.model_validate({**WIDE, "name": "overflow"}))])
+    assert [(one.goes, one.cluster, one.jobs) for one in found] == [(True, "rented", 1)]
+    assert preview(view.view, NOW, [policy_of(-1, BurstPolicySpec.model_validate({**WIDE, "name": "new"}))])[0].goes
+    assert view.cycle().plan == before
+    assert before.starts == []
+
+
+def test_a_preview_counts_jobs_alike_that_go_and_those_that_stay() -> None:
+    view = full(atMost={"jobs": 2}).jobs(5, "j")
+    goes, stays = preview(view.view, NOW)
+    assert (goes.goes, goes.jobs, goes.price_per_hour, goes.job.partition("-")[0]) == (True, 2, Decimal(1), "j1")
+    assert (stays.goes, stays.jobs, stays.job.partition("-")[0]) == (False, 3, "j3")
+
+
+def test_others_of_its_class_go_though_one_has_cost_too_much_already() -> None:
+    view = full(budget={"day": 500, "job": 2}).policy("second", **ANY, when={"after": "5d"})
+    view.job("a", limited(cpu=2)).job("b", limited(cpu=2)).spent("overflow", "0.5", job="a")
+    assert view.cycle().where == {"b": "rented"}
+
+
+def test_others_of_its_class_go_though_one_of_higher_priority_has_just_come() -> None:
+    view = full(when={"after": "1h"}).job("old", age=7200).job("new", priority=1000)
+    assert view.cycle().where == {"old": "rented"}
+
+
+def test_a_queue_that_keeps_its_order_does_not_wait_for_a_job_that_could_never_go() -> None:
+    view = full(budget={"day": 500, "job": 1}).queue("main", order=Order.STRICT)
+    view.job("huge", simple(2, limit=HOUR - 10, cpu=4)).job("small", simple(cpu=1), age=-1).ended("r")
+    outcome = view.cycle()
+    assert outcome.where == {"small": "own"}
+    assert outcome.reason("huge").token is Token.TOO_LARGE
+    assert "the budget of 1.00 for a job is not enough" in outcome.reason("huge").sentence
+
+
+def test_it_is_looked_at_again_when_enough_of_it_falls_into_the_next_day() -> None:
+    view = full(budget={"day": 8}, timeLimit=None).job("j", limited(10))
+    told = view.cycle()
+    assert told.where == {}
+    at = told.plan.next_look
+    # Of ten hours eight fall into this day, if it begins eight hours before it ends.
+    assert at == pytest.approx(86400 - 8 * HOUR, abs=1)
+    assert view.ended("r").run("r", simple(cpu=4), on="own").later(at - NOW + 1).cycle().where == {"j": "rented"}
+
+
+def test_a_stream_of_jobs_by_a_policy_does_not_put_off_one_that_a_cluster_is_kept_for() -> None:
+    view = full(timeLimit="5m").queue("other", kinds=ALL)
+    view.cluster("own", nodes(1, cpu=4), cordoned=True)
+    view.run("p", simple(cpu=4, limit=HOUR), on="rented", placement={"nodes": {"worker": 1}})
+    view.job("wide", simple(2, cpu=4, limit=600), queue="other")
+    at = view.applied().plan.reservations[view.ids["wide"]].at
+    for number in range(40):
+        view.job(f"j{number}", simple(cpu="100m"))
+        outcome = view.applied()
+        kept = outcome.plan.reservations.get(view.ids["wide"])
+        assert kept is None or kept.at <= at
+        view.later(100)
+        if view.now >= at:
+            break
+
+
+def test_members_are_not_moved_to_nodes_that_the_policy_does_not_allow_because_others_are_reserved() -> None:
+    view = full(spot="only").queue("vip")
+    groups = nodes(1, "steady", cpu=4), nodes(1, "spot", cpu=4, labels=SPOT)
+    prices = {"onDemand": {"cpu": 2}, "spot": {"cpu": 1}}
+    view.cluster("rented", *groups, kind=ClusterKind.PUBLIC, prices=prices)
+    view.reserved("r", 1, queue="vip", starts=0, ends=9000, on=("rented",), selector=tuple(SPOT.items()))
+    assert view.job("j").cycle().where == {}
+
+
+def test_a_job_on_trial_is_told_that_it_could_run_by_a_policy() -> None:
+    view = full()
+    job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
+    trial = try_out(view.view, ledger_of(view.view, NOW), job, simple(2, cpu=4), NOW)
+    assert trial is not None
+    assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "rented")
+
+
+def test_what_members_cannot_use_does_not_count_towards_their_price() -> None:
+    view = full()
+    groups = (
+        nodes(1, "t4", cpu=4, gpu=1, labels={"model": "t4"}),
+        nodes(1, "h100", cpu=4, gpu=1, labels={"model": "h100"}),
+    )
+    labelled = [one.model_copy(update={"labels": {**one.labels, "nvidia.com/gpu.product": one.name}}) for one in groups]
+    prices = {"onDemand": {"devices": {f"{GPU}@product=t4": 1, f"{GPU}@product=h100": 30}}}
+    view.cluster("rented", *labelled, kind=ClusterKind.PUBLIC, prices=prices)
+    granted = view.job("j", gang(role(gpu=1, node_selector=(("model", "t4"),)))).cycle().start("j").granted
+    assert granted is not None
+    assert granted.bounds.rate == NANOS
+
+
+def test_a_queue_without_a_policy_is_not_told_what_another_one_waits_for() -> None:
+    view = full(when={"after": "1h"}).queue("plain")
+    view.job("a", returned_by=("own",)).job("b", queue="plain", returned_by=("own",))
+    outcome = view.cycle()
+    assert outcome.held.keys() == {"b"}
+    assert outcome.reason("a").token is Token.BURST_NOT_YET

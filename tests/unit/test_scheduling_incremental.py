@@ -11,6 +11,9 @@ import pytest
 
 from tests.unit.building import GPU, gang, nodes, role
 from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_view
+from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
+from trainmaster.dispatcher.domain.prices import FREE, tariff_of
+from trainmaster.dispatcher.domain.provisioning import learn
 from trainmaster.dispatcher.domain.shapes import Elasticity
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
@@ -26,7 +29,9 @@ from trainmaster.dispatcher.scheduling.view import (
     freeze_placement,
 )
 from trainmaster.dispatcher.services.following import Applied, Follower
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Taint
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
+from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
@@ -44,6 +49,7 @@ ELASTIC = (
 BOUND = (gang(role(1, numa="singleNode", cpu=1, gpu=1)), gang(role(2, numa="restricted", cpu=2)))
 """Members that their nodes keep to NUMA zones."""
 MORE = (*ELASTIC, *BOUND)
+PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 1, "devices": {GPU: 5}}}))
 
 
 def empty_view() -> View:
@@ -71,6 +77,8 @@ class Life:
             self.put_cluster(number)
         for _ in range(self.chance.randint(0, 12)):
             self.submit()
+        if self.chance.random() < 0.7:
+            self.set_policies()
 
     @property
     def view(self) -> View:
@@ -141,6 +149,7 @@ class Life:
             scheduler="local",
             capabilities=("gang", "resize") if chance.random() < 0.7 else (),
             closed=chance.choice([""] * 6 + ["the API server does not answer", "it is being upgraded"]),
+            pools=(Pool(most=3, **self.group().model_dump()),) if chance.random() < 0.2 else (),
         )
         kind = chance.choice([ClusterKind.PRIVATE, ClusterKind.PRIVATE, ClusterKind.EDGE, ClusterKind.PUBLIC])
         cluster = Cluster(
@@ -150,6 +159,8 @@ class Life:
             {"name": f"c{number}"},
             chance.random() < 0.1,
             report if chance.random() < 0.9 else None,
+            chance.choice([PRICED, FREE]),
+            chance.choice([0.0, 10.0]),
         )
         self.world.clusters[number] = cluster
         self.view.put_cluster(cluster, self.now)
@@ -240,10 +251,39 @@ class Life:
             self.avoid()
         elif what < 0.88:
             self.reserve()
-        elif self.world.waiting and (what < 0.9 or len(self.world.waiting) >= MOST_WAITING):
+        elif what < 0.895:
+            self.set_policies()
+        elif self.world.waiting and (what < 0.91 or len(self.world.waiting) >= MOST_WAITING):
             job_id = self.chance.choice(sorted(self.world.waiting))
             del self.world.waiting[job_id]
             self.view.drop_job(job_id)
+
+    def set_policies(self) -> None:
+        """An admin makes burst policies, what they have spent is counted, and pools were seen to grow."""
+        chance = self.chance
+        specs = [
+            {
+                "name": f"p{number}",
+                "queues": chance.choice([[path] for path in PATHS] + [list(PATHS)] * 4),
+                "when": {
+                    "after": chance.choice(["0s", "5s"]),
+                    "utilisation": chance.choice([None, {"above": 0.7, "until": 0.3}]),
+                    "expectedWait": chance.choice([None, None, "10s"]),
+                },
+                "atMost": {"jobs": chance.choice([None, 1, 3]), "nodes": chance.choice([None, 1])},
+                "budget": {"hour": chance.choice(["0.1", "100", "100"]), "job": chance.choice([None, "0.5"])},
+                "timeLimit": chance.choice([None, "30s", "30s"]),
+            }
+            for number in range(chance.randint(0, 2))
+        ]
+        self.world.policies = [
+            policy_of(number, BurstPolicySpec.model_validate(spec)) for number, spec in enumerate(specs, start=1)
+        ]
+        hour = int(self.now // 3600) * 3600 * 10**6
+        self.world.job_spent = {job: 10**8 for job in self.world.waiting if chance.random() < 0.2}
+        self.world.spending = Spending({1: {hour: chance.choice([0, 10**7, 10**9])}})
+        self.world.provisioning = {(1, pool): learn([10.0] * 20) for pool in ("r1", "r2")}
+        self.world.put_policies(self.view)
 
     def reserve(self) -> None:
         """An admin reserves nodes, or gives back all that were."""
@@ -278,6 +318,8 @@ class Life:
             step(view)
         view.shrunk_at = dict(self.view.shrunk_at)
         view.reservations = dict(self.view.reservations)
+        view.bursting = self.view.bursting
+        self.world.put_policies(view)
         return view
 
     def cycle(self) -> Plan:
@@ -290,6 +332,7 @@ class Life:
         assert plan.grows == anew.grows
         assert plan.reservations == anew.reservations
         assert plan.reasons == anew.reasons
+        assert (plan.bursting, plan.next_look) == (anew.bursting, anew.next_look)
         return plan
 
     def apply(self, plan: Plan) -> None:
@@ -314,6 +357,7 @@ class Life:
                 start.job.class_id,
                 self.now,
                 start.job.attempt + 1,
+                burst=None if start.granted is None else start.granted.run(self.now),
             )
         for job_id in ending:
             self.world.runs[job_id] = replace(self.world.runs[job_id], is_stopping=True)
@@ -321,16 +365,19 @@ class Life:
             self.world.runs[one.job_id] = shrinking(self.world.runs[one.job_id], one.sizes or {}, self.now)
         for growth in growing:
             self.world.runs[growth.job_id] = grown(self.world.runs[growth.job_id], growth, self.now)
-        self.view.reservations = plan.reservations
+        self.view.reservations, self.view.bursting = plan.reservations, plan.bursting
         applied = Applied({job.id for job in plan.jobs} - lost, ending, self.now, shrunk, growing)
         self.follower.note_applied(plan, applied)
         assert self.view.runs == self.world.runs
 
 
 def live(seed: int, most_cycles: int) -> tuple[int, ...]:
-    """A life of at most so many cycles: jobs started, runs ended for others, reservations made, runs that grew and shrank in it."""
+    """A life of at most so many cycles: jobs started, runs ended for others, reservations made, runs that grew and shrank in it.
+
+    And jobs that went by a policy, and to nodes to come.
+    """
     life = Life(seed)
-    started = evicted = reserved = grew = shrank = 0
+    started = evicted = reserved = grew = shrank = burst = awaited = 0
     for _ in range(most_cycles if IS_DEEP else life.chance.randint(1, most_cycles)):
         plan = life.cycle()
         started += len(plan.starts)
@@ -339,16 +386,20 @@ def live(seed: int, most_cycles: int) -> tuple[int, ...]:
         shrank += sum(one.sizes is not None for one in leaving)
         grew += len(plan.grows)
         reserved += len(plan.reservations)
+        burst += sum(start.granted is not None for start in plan.starts)
+        awaited += sum(bool(start.pools) for start in plan.starts)
         life.apply(plan)
-    return started, evicted, reserved, grew, shrank
+    return started, evicted, reserved, grew, shrank, burst, awaited
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_view_that_has_followed_decides_as_one_that_was_just_built(batch: int) -> None:
-    totals = [0, 0, 0, 0, 0]
+    totals = [0] * 7
     for seed in range(batch, EXAMPLES, BATCHES):
         try:
             totals = [sum(pair) for pair in zip(totals, live(seed, CYCLES), strict=True)]
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert all(totals), f"nothing was shown: {totals} started, evicted, reserved, grew, shrank"
+    assert all(totals[:4] + totals[5:]), (
+        f"nothing was shown: {totals} started, evicted, reserved, grew, shrank, by policy, to nodes to come"
+    )

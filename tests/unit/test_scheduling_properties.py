@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from bench.packing import packs
 from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
+from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
+from trainmaster.dispatcher.domain.provisioning import Learnt
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.scheduling import decide as decide_module
 from trainmaster.dispatcher.scheduling.decide import decide
@@ -168,6 +170,16 @@ class World:
     runs: dict[int, LiveRun] = field(default_factory=dict)
     avoided: dict[int, tuple[int, ...]] = field(default_factory=dict)
     advance: tuple[AdvanceReservation, ...] = ()
+    policies: list[BurstPolicy] = field(default_factory=list)
+    spending: Spending = NOTHING_SPENT
+    job_spent: dict[int, int] = field(default_factory=dict)
+    provisioning: dict[tuple[int, str], Learnt] = field(default_factory=dict)
+
+    def put_policies(self, view: View) -> None:
+        """Burst policies, what they have spent, and how pools were seen to grow."""
+        view.set_policies(self.policies)
+        view.spending, view.job_spent = self.spending, self.job_spent
+        view.set_provisioning(self.provisioning)
 
     def steps(self) -> list[Callable[[View], None]]:
         """What builds a view of it, in any order."""

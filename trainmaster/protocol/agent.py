@@ -5,7 +5,7 @@ Level-triggered: each side states what it holds; losing, repeating or reordering
 """
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -62,7 +62,17 @@ class NodeGroup(Lenient):
     """Where the agent knows it."""
 
 
-def _names_differ(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+class Pool(NodeGroup):
+    """Nodes that the cluster's autoscaler adds where a gang waits for them. ``count``: how many more it could add now."""
+
+    most: int = Field(ge=0, le=MOST_NODES)
+    """How many there may be in all."""
+
+
+_Groups = TypeVar("_Groups", bound=tuple[NodeGroup, ...])
+
+
+def _names_differ(groups: _Groups) -> _Groups:
     if len({group.name for group in groups}) < len(groups):
         raise ValueError("two node groups have the same name")
     return groups
@@ -77,8 +87,11 @@ class CapacityReport(Lenient):
     capabilities: tuple[str, ...] = ()
     dies_without_agent: bool = False
     """Whether members are sure to be dead once their deadline passes, though agent and link are gone."""
+    pools: Annotated[tuple[Pool, ...], AfterValidator(_names_differ)] = ()
     datasets: tuple[str, ...] = ()
     not_counted: tuple[str, ...] = ()
+    start_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """How long a gang that has nodes may take to start there at most, as its images are loaded; its time costs meanwhile."""
     closed: str = ""
     """A sentence why this cluster can start nothing now, such as ``the API server does not answer``. What runs goes on."""
 

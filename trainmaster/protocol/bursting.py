@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
 from trainmaster.protocol.durations import Duration, parse_duration
@@ -54,7 +54,14 @@ def _clock_check(text: str) -> str:
     return text
 
 
-ClockTime = Annotated[str, AfterValidator(_clock_check)]
+def _from_minutes(value: object) -> object:
+    """YAML reads 18:00 without quotation marks as a number to the base of 60, which is minutes."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 24 * 60:
+        return f"{value // 60:02}:{value % 60:02}"
+    return value
+
+
+ClockTime = Annotated[str, BeforeValidator(_from_minutes), AfterValidator(_clock_check)]
 """``HH:MM``, from 00:00 to 24:00."""
 
 
@@ -71,10 +78,16 @@ def _zone_check(name: str) -> str:
     return name
 
 
+def _any_day(days: tuple[Day, ...]) -> tuple[Day, ...]:
+    if not days:
+        raise ValueError(f"name at least one of {', '.join(Day)}")
+    return days
+
+
 class HoursSpec(Strict):
     """Hours of the day in which jobs may go. Where ``end`` is not later than ``start``, it is on the next day."""
 
-    days: tuple[Day, ...] = tuple(Day)
+    days: Annotated[tuple[Day, ...], AfterValidator(_any_day)] = tuple(Day)
     """On which it begins."""
     start: ClockTime = "00:00"
     end: ClockTime = "24:00"

@@ -100,6 +100,7 @@ class Cluster:
             scheduler="simulated",
             capabilities=CAPABILITIES,
             dies_without_agent=True,
+            pools=self.floor.pools_left(),
             datasets=self.spec.datasets,
         )
 

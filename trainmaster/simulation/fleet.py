@@ -67,8 +67,11 @@ class Provisioning(Strict):
 
     most: Annotated[int, Field(ge=1, le=MOST_NODES)]
     """The most nodes that the group may have in all; ``count`` of them are always there."""
-    delay: Duration = "2m"
+    delay: SpanText = "2m"
+    """Until a node that was ordered is there; drawn for each order, alike for the nodes of one gang."""
     idle: Duration = "10m"
+    fail: Part = 0.0
+    """The part of orders that come to nothing. Nobody is told; the nodes may be ordered again once they should have come."""
 
 
 class FleetGroup(Strict):

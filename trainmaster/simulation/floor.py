@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.agent import Pool as Provisioned
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.simulation.fleet import FleetCluster
 from trainmaster.simulation.placement import Assignment, Node, Shortfall, place
@@ -22,6 +23,7 @@ class Floor:
         self._pool_of: dict[str, Pool] = {}
         """By the name of any group that was ever reported."""
         self._report: tuple[NodeGroup, ...] | None = None
+        self._left: tuple[Provisioned, ...] | None = None
         self._seen: tuple[list[Node], dict[str, SimulatedNode]] | None = None
         """The nodes that are up, as gang placement reads them, and ours by their names."""
         grid = parse_resources(cluster.grid)
@@ -58,7 +60,7 @@ class Floor:
     def set_up(self, node: SimulatedNode, up: bool) -> list[Run]:
         """Let a node take members and be reported, or neither."""
         node.pool.set_up(node, up)
-        self._seen = None
+        self._seen = self._left = None
         return self.settle(node)
 
     def report(self) -> tuple[NodeGroup, ...]:
@@ -73,6 +75,34 @@ class Floor:
             if pool.name == pool_name and number.isdigit() and int(number) < len(pool.nodes):
                 return pool.nodes[int(number)]
         raise KeyError(f"there is no node {name}")
+
+    def pools_left(self) -> tuple[Provisioned, ...]:
+        """How many more nodes could be ordered, of each sort of which any could ever be."""
+        if self._left is None:
+            self._left = tuple(
+                Provisioned(
+                    name=pool.name,
+                    most=pool.most,
+                    count=max(0, pool.most - sum(node.up or node.ordered or node.failed for node in pool.nodes)),
+                    free={name: amount for name, amount in zip(pool.names, pool.amounts, strict=True) if amount},
+                    labels=pool.labels,
+                    taints=pool.taints,
+                    topology=pool.topology,
+                )
+                for pool in self.pools
+                if pool.most > pool.least
+            )
+        return self._left
+
+    def order(self, node: SimulatedNode) -> None:
+        """A node is on its way."""
+        node.ordered = True
+        self._left = None
+
+    def arrive(self, node: SimulatedNode) -> None:
+        """It is no longer on its way."""
+        node.ordered = False
+        self._left = None
 
     # Places
 

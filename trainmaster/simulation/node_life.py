@@ -55,8 +55,8 @@ class NodeLife:
         """By pool: the kinds of foreign pods, and what each takes."""
         self._failures: dict[int, Visits] = {}
         self._is_elastic = any(pool.most > pool.least for pool in floor.pools)
-        self._coming = 0
-        """Nodes that were ordered and are not here yet."""
+        self._orders = self._coming = 0
+        """Orders so far, and nodes that were ordered and are not here yet."""
         for pool in floor.pools:
             group = pool.group
             if group.foreign:
@@ -91,7 +91,7 @@ class NodeLife:
             case NodeEvent.RECOVERS:
                 return self.recover(node)
             case NodeEvent.ARRIVES:
-                return self._arrive(node, now)
+                return self._arrive(node, token, now)
             case NodeEvent.IDLE:
                 return self._leave_idle(node, token)
 
@@ -168,16 +168,23 @@ class NodeLife:
         """Order the nodes that would let a gang start."""
         if not self._is_elastic:
             return
+        self._orders += 1
         for node in self._floor.wanted(plan):
             provisioning = node.pool.group.provisioning
             if provisioning is not None:
-                node.ordered = True
+                self._floor.order(node)
                 self._coming += 1
-                self._set(now + parse_duration(provisioning.delay), NodeEvent.ARRIVES, node, 0)
+                name = node.pool.name
+                delay = Span.parse(provisioning.delay).at(draw(self._seed, name, self._orders, "delay"))
+                fails = draw(self._seed, name, self._orders, "fails") < provisioning.fail
+                self._set(now + delay, NodeEvent.ARRIVES, node, int(fails))
 
-    def _arrive(self, node: SimulatedNode, now: float) -> Effect:
-        node.ordered = False
+    def _arrive(self, node: SimulatedNode, token: int, now: float) -> Effect:
+        """``token``: whether the order has come to nothing."""
+        self._floor.arrive(node)
         self._coming -= 1
+        if token:
+            return NOTHING
         self._floor.set_up(node, up=True)
         self.mind_idle(node, now)
         return Effect(freed=True)

@@ -18,9 +18,9 @@ from trainmaster.agent.capacity.hosts import Host
 from trainmaster.agent.capacity.hypernodes import HyperNodes
 from trainmaster.agent.capacity.nodes import State
 from trainmaster.agent.capacity.pods import Mark
-from trainmaster.agent.capacity.pools import PoolView, growth_notes, pools_view
+from trainmaster.agent.capacity.pools import PoolView, pools_view, reported
 from trainmaster.agent.capacity.topology import Layout, Path, find_layout
-from trainmaster.protocol.agent import NodeGroup, Taint
+from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.quantities import Resources
 
 _LABELS = (
@@ -63,6 +63,7 @@ class Capacity(NamedTuple):
     """What a capacity report says of nodes."""
 
     groups: tuple[NodeGroup, ...]
+    pools: tuple[Pool, ...]
     not_counted: tuple[str, ...]
     version: int
     """Rises when anything of it changed."""
@@ -95,7 +96,7 @@ class Inventory(Books):
         self._fine = Counter[Alike]()
         self._grouped = Grouped({}, None, ())
         self._shown: dict[Alike, NodeGroup] = {}
-        self._last = Capacity((), (), 0)
+        self._last = Capacity((), (), (), 0)
 
     # Topology and devices
 
@@ -161,9 +162,9 @@ class Inventory(Books):
         if is_other:
             self._grouped = self._grouper.group(self._fine, self._layout.labels)
             groups = self._show(self._grouped.groups)
-        not_counted = self._not_counted()
-        if is_first or (groups, not_counted) != self._last[:2]:
-            self._last = Capacity(groups, not_counted, self._last.version + 1)
+        found = groups, reported(self.pools()), self._not_counted()
+        if is_first or found != self._last[:3]:
+            self._last = Capacity(*found, self._last.version + 1)
         return self._last
 
     @property
@@ -289,4 +290,4 @@ class Inventory(Books):
             notes.append("parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)")
         if self._marked[Mark.UNREADABLE]:
             notes.append(f"requests that cannot be read, of pods such as {min(self._marked[Mark.UNREADABLE])}")
-        return (*notes, *growth_notes(self.pools()))
+        return tuple(notes)

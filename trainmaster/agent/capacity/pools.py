@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from trainmaster.agent.capacity.config import ScalePool
+from trainmaster.protocol.agent import Pool, Taint
 
 
 class PoolView(NamedTuple):
@@ -23,6 +24,16 @@ def pools_view(pools: Iterable[ScalePool], nodes: Mapping[str, int]) -> tuple[Po
     return tuple(PoolView(pool, nodes.get(pool.name, 0)) for pool in pools)
 
 
-def growth_notes(pools: Iterable[PoolView]) -> tuple[str, ...]:
-    """What a report does not count, as the dispatcher has no notion of growth yet."""
-    return tuple(f"autoscaling pool {one.pool.name}: up to {one.more} more nodes" for one in pools if one.more)
+def reported(pools: Iterable[PoolView]) -> tuple[Pool, ...]:
+    """As a capacity report tells of them: how many more nodes of each there could be."""
+    return tuple(
+        Pool(
+            name=one.pool.name,
+            most=one.pool.most_nodes,
+            count=one.more,
+            free=one.pool.amounts,
+            labels=one.pool.labels,
+            taints=tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in one.pool.taints),
+        )
+        for one in pools
+    )

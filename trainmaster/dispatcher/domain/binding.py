@@ -25,7 +25,7 @@ def _bound_role(role: dict[str, Any], binding: Sequence[Sequence[Any]]) -> dict[
     node = dict(affinity.get("nodeAffinity") or {})
     required = dict(node.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
     # Of several terms one has to hold, so each gets all of ours.
-    choices = required.get("nodeSelectorTerms") or [{}]
+    choices = [one for one in required.get("nodeSelectorTerms") or () if one] or [{}]
     required["nodeSelectorTerms"] = [
         {**one, "matchExpressions": [*(one.get("matchExpressions") or ()), *terms]} for one in choices
     ]

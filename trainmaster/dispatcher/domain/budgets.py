@@ -73,6 +73,17 @@ class Commitment(NamedTuple):
         return _ceil(self.rate * micros, HOUR) if micros > 0 else 0
 
 
+def add_commitment(sums: dict[Window, int], one: Commitment, sign: int = 1) -> None:
+    """Add what a run may cost to what all may cost in each hour, day and month; what comes to nothing leaves no entry."""
+    for span in Span:
+        for window in windows(span, one.begin, one.end):
+            total = sums.get(window, 0) + sign * one.within(window)
+            if total:
+                sums[window] = total
+            else:
+                sums.pop(window, None)
+
+
 def _ceil(amount: int, whole: int) -> int:
     return -(-amount // whole)
 
@@ -85,7 +96,7 @@ class Excess(NamedTuple):
     spent: int
     """In that window, until now."""
     committed: int
-    """What runs at work may still cost in it, beside that."""
+    """What runs at work may cost in it, from their begin to their end, beside that."""
     needed: int
     """What the run would add."""
 
@@ -115,27 +126,43 @@ class Account:
     spent: dict[Window, int] = field(default_factory=dict)
     live: dict[int, Commitment] = field(default_factory=dict)
     """By job."""
+    sums: Mapping[Window, int] | None = None
+    """What those that were live at the beginning may cost in each window, where somebody has added that up."""
+    _more: dict[Window, int] = field(default_factory=dict)
+    """The same of those that came and, taken off, that went since."""
 
-    def excess(self, new: Commitment, at_work: Iterable[Commitment] | None = None, job_spent: int = 0) -> Excess | None:
+    def __post_init__(self) -> None:
+        if self.sums is None:
+            sums: dict[Window, int] = {}
+            for one in self.live.values():
+                add_commitment(sums, one)
+            self.sums = sums
+
+    def committed(self, window: Window) -> int:
+        """What live runs may cost in a window."""
+        return (self.sums or {}).get(window, 0) + self._more.get(window, 0)
+
+    def excess(self, new: Commitment, job_spent: int = 0) -> Excess | None:
         """The first budget that one more run would exceed; None if it may start. ``job_spent``: by earlier runs of its job."""
         limit = self.budget.per_job
         if limit is not None and job_spent + new.total > limit:
             return Excess(None, limit, job_spent, 0, new.total)
-        runs = list(self.live.values() if at_work is None else at_work)
         for span, most in self.budget.limits.items():
             for window in windows(span, new.begin, new.end):
                 needed = new.within(window)
-                spent, committed = self.spent.get(window, 0), sum(run.within(window) for run in runs)
+                spent, committed = self.spent.get(window, 0), self.committed(window)
                 if needed and spent + committed + needed > most:
                     return Excess(window, most, spent, committed, needed)
         return None
 
     def start(self, job: int, run: Commitment) -> None:
         self.live[job] = run
+        add_commitment(self._more, run)
 
     def end(self, job: int, at: int) -> None:
         """A run has ended: what it was committed to is spent as far as it went."""
         run = self.live.pop(job)
+        add_commitment(self._more, run, -1)
         went = run._replace(end=max(run.begin, min(at, run.end)))
         for span in self.budget.limits:
             for window in windows(span, went.begin, went.end):

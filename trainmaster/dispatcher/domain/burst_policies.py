@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from trainmaster.dispatcher.domain.budgets import Budget, Span
+from trainmaster.dispatcher.domain.budgets import Budget, Commitment, Span
+from trainmaster.dispatcher.domain.prices import MICROS
 from trainmaster.protocol.bursting import BurstPolicySpec, Choose, Day, SpotUse, minutes_of
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.prices import to_nanos
@@ -31,14 +32,30 @@ class Hours(NamedTuple):
         for offset in range(-1, 9):
             day = today + timedelta(days=offset)
             if day.weekday() in self.days:
-                out.append((self._at(day.toordinal(), self.begin), self._at(day.toordinal(), self.end)))
+                begin, end = self._at(day.toordinal(), self.begin), self._at(day.toordinal(), self.end)
+                if begin < end:
+                    out.append((begin, end))
         return out
 
     def _at(self, day: int, minute: int) -> float:
-        """Wall-clock time: where it is put forward or back, hours are shorter or longer."""
+        """Wall-clock time. A time that the clock skips is when it does; of one that it shows twice, the first counts."""
         whole, rest = divmod(minute, _DAY_MINUTES)
-        date = datetime.fromordinal(day + whole)
-        return date.replace(hour=rest // 60, minute=rest % 60, tzinfo=self.zone).timestamp()
+        wanted = datetime.fromordinal(day + whole).replace(hour=rest // 60, minute=rest % 60)
+        at = wanted.replace(tzinfo=self.zone).timestamp()
+        skipped = datetime.fromtimestamp(at, self.zone).replace(tzinfo=None) - wanted
+        return at if not skipped else self._change_before(at)
+
+    def _change_before(self, at: float) -> float:
+        """When the clock was put forward last, a day before ``at`` at most."""
+        shown = datetime.fromtimestamp(at, self.zone).utcoffset()
+        low, high = at - 86400.0, at
+        while high - low > 0.5:
+            middle = (low + high) / 2
+            if datetime.fromtimestamp(middle, self.zone).utcoffset() == shown:
+                high = middle
+            else:
+                low = middle
+        return float(round(high))
 
 
 class Ramp(NamedTuple):
@@ -58,6 +75,8 @@ class BurstPolicy:
     budget: Budget
     clusters: tuple[str, ...] = ()
     in_order: bool = False
+    revision: int = 0
+    """Which of its versions this is."""
     after: float = 0.0
     expected_wait: float | None = None
     utilisation: tuple[float, float] | None = None
@@ -129,8 +148,13 @@ class BurstRun(NamedTuple):
     until: float
     rate: int
 
+    @property
+    def commitment(self) -> Commitment:
+        """What it may cost until it is gone at the latest."""
+        return Commitment(self.rate, int(self.leased_at * MICROS), ceil(self.until * MICROS))
 
-def policy_of(key: int, spec: BurstPolicySpec) -> BurstPolicy:
+
+def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy:
     """What an admin wrote, read once."""
     when, at_most, money = spec.when, spec.at_most, spec.budget
     utilisation = None
@@ -148,6 +172,7 @@ def policy_of(key: int, spec: BurstPolicySpec) -> BurstPolicy:
         ),
         clusters=spec.clusters,
         in_order=spec.choose is Choose.ORDER,
+        revision=revision,
         after=parse_duration(when.after),
         expected_wait=_seconds(when.expected_wait),
         utilisation=utilisation,
@@ -185,8 +210,6 @@ class Spending:
 
     hours: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     """By policy and hour."""
-    jobs: Mapping[int, int] = field(default_factory=dict)
-    """By job that may start again: by earlier runs of it."""
     starts: Mapping[int, Sequence[float]] = field(default_factory=dict)
     """By policy: when those of them started that were sent a short while ago."""
 

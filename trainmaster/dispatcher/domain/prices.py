@@ -15,7 +15,7 @@ _UNITS = {"cpu": 1000, "memory": 2**30}
 """How many units of a resource its price is of."""
 
 
-_SPOT_LABELS: Mapping[str, frozenset[str]] = {
+SPOT_LABELS: Mapping[str, frozenset[str]] = {
     "cloud.google.com/gke-spot": frozenset({"true"}),
     "cloud.google.com/gke-preemptible": frozenset({"true"}),
     "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
@@ -28,7 +28,7 @@ _SPOT_LABELS: Mapping[str, frozenset[str]] = {
 
 def is_spot(labels: Mapping[str, str]) -> bool:
     """Whether the provider may take back nodes with these labels."""
-    return any(labels.get(label) in values for label, values in _SPOT_LABELS.items())
+    return any(labels.get(label) in values for label, values in SPOT_LABELS.items())
 
 
 class Place(NamedTuple):

@@ -111,8 +111,8 @@ class Shape:
     capabilities: tuple[str, ...] = ()
     time_limit_seconds: float | None = None
     elastic: Elasticity | None = None
-    stop_grace: float = STOP_GRACE
-    """Seconds that members have to end once they are told to."""
+    stop_seconds: float = STOP_GRACE
+    """How long members may take to be gone once they are told to, the time to save their state included."""
     weights: Weights | None = None
     """By which its cluster is chosen, where the job says so."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
@@ -148,8 +148,9 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
         shape["placement"] = spec.placement.to_wire()
     if spec.time_limit is not None:
         shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
-    if (grace := parse_duration(spec.stop_grace)) != STOP_GRACE:
-        shape["stopGraceSeconds"] = grace
+    saving = 0.0 if spec.checkpoint is None else parse_duration(spec.checkpoint.wait)
+    if (seconds := saving + parse_duration(spec.stop_grace)) != STOP_GRACE:
+        shape["stopSeconds"] = seconds
     if spec.elastic is not None:
         shape["elastic"] = [spec.elastic.step, parse_duration(spec.elastic.cool_down)]
     capabilities = _capabilities(spec)
@@ -265,6 +266,6 @@ def shape_from(data: dict[str, Any]) -> Shape:
         capabilities=tuple(data.get("capabilities", ())),
         time_limit_seconds=data.get("timeLimitSeconds"),
         elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
-        stop_grace=data.get("stopGraceSeconds", STOP_GRACE),
+        stop_seconds=data.get("stopSeconds", STOP_GRACE),
         weights=weights_of(_PROFILE.validate_python(placement.get("profile"))),
     )

@@ -86,12 +86,14 @@ class Scheduler:
         self._memory = Memory()
         self._deciding = asyncio.Lock()
         """Held while a decision is made, which may be in a thread of its own."""
+        self._changing = asyncio.Lock()
+        """Held while the view takes in changes."""
         self._loaded = asyncio.Event()
         """Whether the view has all there is: before that there is nothing to lead with."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
-        async with serving(self.stores.settings, self.sight, self._deciding) as self._reads:
+        async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._reads:
             await self._run(stop)
 
     def sight(self) -> Sight | None:
@@ -173,7 +175,8 @@ class Scheduler:
         # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
         follower, book = self._follower, self._book
         with metrics.absorb_seconds.time():
-            unsettled = await self._absorb(follower)
+            async with self._changing:
+                unsettled = await self._absorb(follower)
         self._memory.look(follower.view)
         token = self.token
         if token is None:
@@ -233,7 +236,8 @@ class Scheduler:
             applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
             metrics.apply_seconds.observe(self.clock() - decided)
             measuring.note_applied(follower.view, plan, applied.jobs)
-            follower.note_applied(plan, applied)
+            async with self._changing:
+                follower.note_applied(plan, applied)
             book.note(plan, changed, began, began + follower.ahead)
             log.info(
                 "cycle %d: %s",

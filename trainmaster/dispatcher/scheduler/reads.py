@@ -76,12 +76,15 @@ class _Ledgers:
         self._ledger = None
 
 
-def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) -> Starlette:
-    """The endpoint; 401 without the secret, 503 where there is nothing to see. ``deciding`` is held while the view is in use.
+def make_reads(
+    look: Look, secret: str, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
+) -> Starlette:
+    """The endpoint; 401 without the secret, 503 where there is nothing to see.
 
-    ``GET /place/{key}``, ``/usage`` and ``/bursts``, ``POST /try`` and ``/preview``.
+    ``deciding`` is held while the view is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and ``/bursts``,
+    ``POST /try`` and ``/preview``.
     """
-    asked = _Asked(look, asyncio.Lock() if deciding is None else deciding)
+    asked = _Asked(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
 
     def ours(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
@@ -103,11 +106,12 @@ def make_reads(look: Look, secret: str, deciding: asyncio.Lock | None = None) ->
 
 
 class _Asked:
-    """Answers the questions. ``free`` is held while the view is in use."""
+    """Answers the questions. ``free`` is held while the view is in use, ``changing`` while it changes."""
 
-    def __init__(self, look: Look, free: asyncio.Lock) -> None:
+    def __init__(self, look: Look, free: asyncio.Lock, changing: asyncio.Lock) -> None:
         self._look = look
         self._free = free
+        self._changing = changing
         self._ledgers = _Ledgers()
         self._one_at_a_time = asyncio.Lock()
 
@@ -147,7 +151,8 @@ class _Asked:
         policies = None
         if question.policies is not None:
             policies = [policy_of(number, spec) for number, spec in question.policies]
-        async with self._one_at_a_time, self._free:
+        # In a thread, so nobody may change the view meanwhile.
+        async with self._one_at_a_time, self._changing, self._free:
             sight = self._look()
             if sight is None:
                 return _not_leading()
@@ -193,12 +198,14 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(settings: Settings, look: Look, deciding: asyncio.Lock | None = None) -> AsyncIterator[Reads]:
+async def serving(
+    settings: Settings, look: Look, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
+) -> AsyncIterator[Reads]:
     """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
     host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
     with _listener(host, settings.scheduler_read_port) as listener:
         config = uvicorn.Config(
-            make_reads(look, secret, deciding),
+            make_reads(look, secret, deciding, changing),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -14,7 +14,7 @@ from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.fit import Fitted, Size, allows, fit, may_repeat, only_role, suits, take
+from trainmaster.dispatcher.scheduling.fit import Fitted, Size, fit, may_repeat, only_role, suits, take
 from trainmaster.dispatcher.scheduling.nodes import Nodes, fill
 from trainmaster.dispatcher.scheduling.room import (
     Room,
@@ -24,6 +24,7 @@ from trainmaster.dispatcher.scheduling.room import (
     laid_out_group,
     needs_of_load,
 )
+from trainmaster.dispatcher.scheduling.suiting import allows
 from trainmaster.dispatcher.scheduling.view import LiveRun, LoadKey, View, load_of
 from trainmaster.protocol.quantities import Resources
 
@@ -164,8 +165,10 @@ class Later:
                 own[shape_id] = view.shapes[shape_id].time_limit_seconds
             limit = own[shape_id]
             if run.burst is not None:
-                limit = run.burst.until - run.began_at
-            elif limit is None:
+                ending.append(run)
+                until.append(run.burst.until)
+                continue
+            if limit is None:
                 if queue_id not in of_queue:
                     of_queue[queue_id] = view.limit_of(None, queue_id)
                 limit = of_queue[queue_id]

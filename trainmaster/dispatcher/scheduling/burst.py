@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import NamedTuple
 
-from trainmaster.dispatcher.domain.budgets import Account, Commitment, Excess, Window, window_at
+from trainmaster.dispatcher.domain.budgets import HOUR, Account, Excess, Window, window_at, windows
 from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
-from trainmaster.dispatcher.domain.prices import MICROS, is_spot
+from trainmaster.dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms
-from trainmaster.dispatcher.scheduling.costs import hourly
+from trainmaster.dispatcher.scheduling.costs import groups_of, hourly
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
-from trainmaster.dispatcher.scheduling.looks import Cycle, admitted, narrowing
+from trainmaster.dispatcher.scheduling.looks import Cycle, admitted, narrowing, option_grown
 from trainmaster.dispatcher.scheduling.plan import Granted
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LiveRun, Queue, View, WaitingJob, load_of
-from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.bursting import SpotUse
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Token, Verdict
@@ -44,6 +43,8 @@ class Refusal(NamedTuple):
     verdicts: tuple[Verdict, ...] = ()
     is_own: bool = False
     """Whether others of its class may go."""
+    is_for_ever: bool = False
+    """Whether it would exceed what the policy gives all alone, whenever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Bursts:
     _accounts: dict[int, Account] = field(default_factory=dict)
     _granted: list[tuple[int, float, Resources]] = field(default_factory=list)
     """What starts in this cycle: policy, nodes and resources."""
+    _held_before: dict[int, tuple[float, Resources]] = field(default_factory=dict)
+    """By policy: nodes and resources that its runs held when the cycle began."""
     _fullness: float | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +105,7 @@ class Bursts:
         None where no policy is for its queue.
         """
         nearest: Refusal | None = None
+        is_own = False
         for policy in self._view.policies_of(queue.id):
             outcome = self._ask(policy, job, key, queue, sizes, full)
             self.asked.append(Asked(key, job, policy, outcome))
@@ -109,15 +113,17 @@ class Bursts:
                 return outcome
             if nearest is None or outcome.at < nearest.at:
                 nearest = outcome
-        if nearest is not None:
-            self.next_look = min(self.next_look, nearest.at)
-        return nearest
+            is_own = is_own or outcome.is_own
+        if nearest is None:
+            return None
+        self.next_look = min(self.next_look, nearest.at)
+        return nearest._replace(is_own=is_own)
 
     def note_start(self, job: WaitingJob, burst: Burst) -> None:
         """It starts in this cycle."""
         granted, option = burst.granted, burst.option
         run = granted.run(self.cycle.now)
-        self.account(self._view.policies[granted.policy_id]).start(job.id, commitment_of(run, self.cycle.now))
+        self.account(self._view.policies[granted.policy_id]).start(job.id, run.commitment)
         nodes = nodes_of(self._view, option.cluster, needs_of(self._view, job.shape_id, option))
         self._granted.append((granted.policy_id, nodes, option.size.needs))
 
@@ -133,7 +139,7 @@ class Bursts:
         limit = self._limit(policy, key, queue)
         if isinstance(limit, Refusal):
             return limit
-        refused = self._when(policy, job, key, sizes, full) or self._how_many(policy)
+        refused = self._when(policy, job, key, queue, sizes, full) or self._how_many(policy)
         return refused or self._where(policy, job, key, queue, sizes, limit)
 
     # When
@@ -162,7 +168,13 @@ class Bursts:
         return limit
 
     def _when(
-        self, policy: BurstPolicy, job: WaitingJob, key: ClassKey, sizes: Sequence[Size], full: Iterable[int]
+        self,
+        policy: BurstPolicy,
+        job: WaitingJob,
+        key: ClassKey,
+        queue: Queue,
+        sizes: Sequence[Size],
+        full: Iterable[int],
     ) -> Refusal | None:
         now = self.cycle.now
         opens = policy.opens_at(now)
@@ -172,25 +184,28 @@ class Bursts:
         at = job.submitted_at + policy.after
         if policy.after and at > now:
             told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
-            return Refusal(policy.name, Token.BURST_NOT_YET, told, at)
+            # By its priority it may be before others of its class that have waited for longer.
+            return Refusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=job.priority > 0)
         if policy.utilisation is not None and policy.id not in self.open:
             above, used = policy.utilisation[0], self.fullness()
             told = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
             return Refusal(policy.name, Token.BURST_NOT_YET, told)
         if policy.expected_wait is not None:
-            start = self._expected_start(key, sizes, full)
+            start = self._expected_start(key, queue, sizes, full)
             if start - now <= policy.expected_wait:
                 told = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
                 told += f", this one may start at {explain.clock(start)}"
                 return Refusal(policy.name, Token.BURST_NOT_YET, told)
         return None
 
-    def _expected_start(self, key: ClassKey, sizes: Sequence[Size], full: Iterable[int]) -> float:
+    def _expected_start(self, key: ClassKey, queue: Queue, sizes: Sequence[Size], full: Iterable[int]) -> float:
         """When it could start at the earliest where only room is lacking, behind those that clusters are kept for."""
+        windows_of, limit = self.cycle.windows, self._view.limit_of(key.shape_id, queue.id)
+        entitled = windows_of.entitled(queue.id)
         earliest = inf
         for cluster_id in full:
             at = self.cycle.reservations.earliest(cluster_id, key.shape_id, sizes[-1])
-            earliest = min(earliest, at)
+            earliest = min(earliest, windows_of.not_before(cluster_id, entitled, at, limit))
         return earliest
 
     def fullness(self) -> float:
@@ -201,16 +216,11 @@ class Bursts:
 
     # How much
 
-    def runs(self, policy: BurstPolicy) -> list[LiveRun]:
-        return list(self._view.burst_runs.get(policy.id, {}).values())
-
     def account(self, policy: BurstPolicy) -> Account:
         """What was spent by it, and what its runs are committed to."""
         found = self._accounts.get(policy.id)
         if found is None:
-            now = self.cycle.now
-            live = {run.job_id: commitment_of(run.burst, now) for run in self.runs(policy) if run.burst is not None}
-            found = self._accounts[policy.id] = Account(policy.budget, spent_in_windows(self._view, policy), live)
+            found = self._accounts[policy.id] = account_of(self._view, policy, self.cycle.now)
         return found
 
     def _how_many(self, policy: BurstPolicy) -> Refusal | None:
@@ -229,11 +239,10 @@ class Bursts:
 
     def _held(self, policy: BurstPolicy) -> tuple[float, Resources]:
         """Nodes and resources that its runs hold, those of this cycle included."""
-        nodes, resources = 0.0, Resources()
-        for run in self.runs(policy):
-            part, needs = held_by(self._view, run)
-            nodes += part
-            _add_all(resources, needs)
+        known = self._held_before.get(policy.id)
+        if known is None:
+            known = self._held_before[policy.id] = held_by_all(self._view, policy)
+        nodes, resources = known[0], Resources(known[1])
         for policy_id, part, needs in self._granted:
             if policy_id == policy.id:
                 nodes += part
@@ -248,13 +257,14 @@ class Bursts:
         more = nodes_of(self._view, option.cluster, needs_of(self._view, shape_id, option))
         if policy.nodes is not None and nodes + more > policy.nodes + _EPSILON:
             told = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
-            return Refusal(policy.name, Token.BURST_LIMIT, told)
+            for_ever = more > policy.nodes + _EPSILON
+            return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=for_ever)
         for name, most in policy.resources.items():
             needs = option.size.needs.get(name, 0)
             if needs and held.get(name, 0) + needs > most:
                 has, wants, top = (explain.amount(name, one) for one in (held.get(name, 0), needs, most))
                 told = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
-                return Refusal(policy.name, Token.BURST_LIMIT, told)
+                return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=needs > most)
         return None
 
     # Where
@@ -274,10 +284,12 @@ class Bursts:
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
         worst: Refusal | None = None
+        is_own = False
         for cluster, ruled_out in rooms.looked_at(alike):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
                 continue
-            if ruled_out is not None:
+            # Without room on its nodes, its pools may bring some.
+            if ruled_out is not None and ruled_out.check is not Check.NO_ROOM:
                 verdicts.append(ruled_out)
                 continue
             if cluster.tariff.is_free:
@@ -288,17 +300,18 @@ class Bursts:
             if isinstance(outcome, Verdict):
                 verdicts.append(outcome)
             elif isinstance(outcome, Refusal):
+                is_own = is_own or outcome.is_own
                 worst = outcome if worst is None or outcome.at < worst.at else worst
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=outcome.sentence))
             else:
                 found.append(outcome)
         if found:
             best = self._choose(policy, found)
-            granted = Granted(policy.id, policy.name, found[best][1], binding(policy, found[best][0]))
+            granted = Granted(policy.id, policy.name, policy.revision, found[best][1], binding(policy, found[best][0]))
             option = found[best][0]
             return Burst(option, tuple(one for one, _ in found if one is not option), granted)
         if worst is not None:
-            return worst._replace(verdicts=tuple(verdicts))
+            return worst._replace(verdicts=tuple(verdicts), is_own=is_own)
         if not verdicts:
             named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
             return Refusal(policy.name, None, f"there is no public cluster{named}")
@@ -334,6 +347,8 @@ class Bursts:
         for product in products_on(cluster.report, device):
             for larger in range(len(sizes)):
                 outcome = self._option(alike, queue, sizes[larger:], cluster, product, groups)
+                if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools and not device:
+                    outcome = option_grown(self.cycle, alike, queue, sizes[larger:], cluster, product, groups)
                 if isinstance(outcome, Verdict):
                     verdict = verdict or outcome
                     continue
@@ -371,27 +386,28 @@ class Bursts:
         obstacle = self.cycle.ledger.obstacle(queue.id, outcome.charge)
         if obstacle is not None:
             return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
-        return admitted(self.cycle, alike, outcome)
+        # It is counted on to stay until its members are gone at the latest.
+        total = self._bounds(alike, outcome, groups).total
+        return admitted(self.cycle, alike._replace(limit=total), outcome, groups)
 
     def _bounds(self, alike: Alike, option: Option, groups: frozenset[str] | None) -> Bounds:
-        grace = self._view.shapes[alike.shape_id].stop_grace
-        rate = hourly(option.cluster, option.size.needs, option.product, groups)
-        return Bounds(option.cluster.placement_timeout, alike.limit, grace, rate)
+        shape, cluster = self._view.shapes[alike.shape_id], option.cluster
+        rate = hourly(cluster, shape, option.size.members, option.product, groups)
+        patience = cluster.report.start_seconds if cluster.report is not None else 0.0
+        return Bounds(cluster.placement_timeout + option.timeout + patience, alike.limit, shape.stop_seconds, rate)
 
     def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> Refusal | None:
         now = self.cycle.now
         run = BurstRun(policy.id, now, bounds.until(now, None), bounds.rate)
-        account, spent = self.account(policy), self._view.spending.jobs.get(job.id, 0)
-        excess = account.excess(commitment_of(run, now), job_spent=spent)
+        account, spent = self.account(policy), self._view.job_spent.get(job.id, 0)
+        excess = account.excess(run.commitment, job_spent=spent)
         if excess is None:
             return None
-        return Refusal(
-            policy.name,
-            Token.BURST_BUDGET,
-            explain.excess(excess, bounds),
-            _again_at(excess, now),
-            is_own=excess.window is None and excess.spent > 0,
-        )
+        own = excess.window is None and excess.spent > 0
+        told = explain.excess(excess, bounds)
+        for_ever = _is_for_ever(excess, bounds)
+        again = inf if for_ever else _again_at(excess, bounds, now)
+        return Refusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
 
 
 _NEAREST = {
@@ -405,11 +421,21 @@ _NEAREST = {
 """Which verdict is told of several: that which is nearest to a start."""
 
 
-def _again_at(excess: Excess, now: float) -> float:
-    """When to look again: when the window has passed. What live runs no longer need is known when they end."""
-    if excess.window is None or excess.needed > excess.limit:
+def _is_for_ever(excess: Excess, bounds: Bounds) -> bool:
+    """Whether no budget would be enough whenever it starts: at best it has half of its time in one window, or fills one."""
+    if excess.window is None:
+        return True
+    whole = (excess.window.end - excess.window.begin) / MICROS
+    return bounds.rate * min(whole, bounds.total / 2) / 3600 > excess.limit
+
+
+def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
+    """When so little of it falls into that window that there is enough left, if nothing else happens; not before."""
+    if excess.window is None:
         return inf
-    return max(excess.window.end / MICROS, now)
+    left = max(0, excess.limit - excess.spent - excess.committed)
+    seconds = left / bounds.rate * (HOUR / MICROS) if bounds.rate else inf
+    return max(excess.window.end / MICROS - seconds, now + 1.0)
 
 
 def fullness(rooms: Rooms) -> float:
@@ -424,9 +450,20 @@ def fullness(rooms: Rooms) -> float:
     return max((used[name] / has for name, has in there.items() if has), default=1.0)
 
 
-def commitment_of(run: BurstRun, now: float) -> Commitment:
-    """What a run is committed to; one that has outlived its limit costs until now at least."""
-    return Commitment(run.rate, int(run.leased_at * MICROS), ceil(max(run.until, now) * MICROS))
+def account_of(view: View, policy: BurstPolicy, now: float) -> Account:
+    """What was spent by a policy, and what its runs are committed to. A run that outlives its limit costs until now at least."""
+    spent, sums = spent_in_windows(view, policy), view.committed.get(policy.id, {})
+    live = {}
+    for job_id, run in view.burst_runs.get(policy.id, {}).items():
+        if run.burst is None:
+            continue
+        live[job_id] = one = run.burst.commitment
+        if run.burst.until < now:
+            late = one._replace(begin=one.end, end=ceil(now * MICROS))
+            for span in policy.budget.limits:
+                for window in windows(span, late.begin, late.end):
+                    spent[window] = spent.get(window, 0) + late.within(window)
+    return Account(policy.budget, spent, live, sums)
 
 
 def spent_in_windows(view: View, policy: BurstPolicy) -> dict[Window, int]:
@@ -453,49 +490,50 @@ class Standing(NamedTuple):
 def standings_of(view: View, policy: BurstPolicy, now: float) -> list[Standing]:
     """How the budgets of a policy stand."""
     moment = int(now * MICROS)
-    live = {
-        run.job_id: commitment_of(run.burst, now)
-        for run in view.burst_runs.get(policy.id, {}).values()
-        if run.burst is not None
-    }
-    account, out = Account(policy.budget, spent_in_windows(view, policy), live), []
+    account, out = account_of(view, policy, now), []
     for span, limit in policy.budget.limits.items():
         window, spent = window_at(span, moment), account.used(span, moment)
-        whole = account.spent.get(window, 0) + sum(run.within(window) for run in account.live.values())
-        out.append(Standing(window, limit, spent, whole - spent))
+        whole = account.spent.get(window, 0) + account.committed(window)
+        out.append(Standing(window, limit, spent, max(0, whole - spent)))
     return out
 
 
 def groups_for(policy: BurstPolicy, cluster: Cluster) -> frozenset[str] | None:
-    """The node groups that it may use, by their being spot or not; None for all."""
+    """The node groups that it may use, by their being spot or not; None for all.
+
+    Of spot nodes, those with the label that most of them have: members are bound by one.
+    """
     if policy.spot is SpotUse.ALLOWED or cluster.report is None:
         return None
-    wanted = policy.spot is SpotUse.ONLY
-    found = frozenset(one.name for one in cluster.report.groups if is_spot(one.labels) is wanted)
-    return None if len(found) == len(cluster.report.groups) else found
+    if policy.spot is SpotUse.ONLY:
+        label = _spot_label(cluster)
+        return frozenset(
+            name for name, one in groups_of(cluster).items() if label in one.labels and is_spot(one.labels)
+        )
+    every = groups_of(cluster)
+    found = frozenset(name for name, one in every.items() if not is_spot(one.labels))
+    return None if len(found) == len(every) else found
 
 
 def binding(policy: BurstPolicy, option: Option) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """Node affinity that keeps members where the policy allows them: key, operator, values."""
-    report = option.cluster.report
-    if report is None or policy.spot is SpotUse.ALLOWED:
+    if policy.spot is SpotUse.ALLOWED:
         return ()
-    spot = [one for one in report.groups if is_spot(one.labels)]
-    labels = _spot_labels(spot)
     if policy.spot is SpotUse.NEVER:
-        return tuple((name, "NotIn", tuple(sorted(values))) for name, values in sorted(labels.items()))
-    chosen = _spot_labels([one for one in spot if one.name in option.fitted.placement])
-    common = [name for name in chosen if all(name in one.labels for one in spot if one.name in option.fitted.placement)]
-    return tuple((name, "In", tuple(sorted(labels[name]))) for name in sorted(common)[:1])
+        # By all labels that are known, as a pool may bring nodes that were not there yet.
+        return tuple((name, "NotIn", tuple(sorted(values))) for name, values in sorted(SPOT_LABELS.items()))
+    label = _spot_label(option.cluster)
+    return ((label, "In", tuple(sorted(SPOT_LABELS[label]))),) if label else ()
 
 
-def _spot_labels(groups: Iterable[NodeGroup]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for group in groups:
-        for name, value in group.labels.items():
-            if is_spot({name: value}):
-                found.setdefault(name, set()).add(value)
-    return found
+def _spot_label(cluster: Cluster) -> str:
+    """The label by which most spot nodes of a cluster are known; empty where there is none."""
+    counts: dict[str, int] = {}
+    for group in groups_of(cluster).values():
+        for name, values in SPOT_LABELS.items():
+            if group.labels.get(name) in values:
+                counts[name] = counts.get(name, 0) + group.count
+    return max(sorted(counts), key=lambda name: counts[name], default="")
 
 
 Needs = Sequence[tuple[str, Resources, int]]
@@ -512,7 +550,7 @@ def needs_of(view: View, shape_id: int, option: Option) -> Needs:
 
 def nodes_of(view: View, cluster: Cluster, needs: Needs) -> float:
     """As many whole nodes as these members come to: each counts by the resource that it takes most of."""
-    groups = {one.name: one.free for one in cluster.report.groups} if cluster.report is not None else {}
+    groups = {name: one.free for name, one in groups_of(cluster).items()}
     total = 0.0
     for name, each, many in needs:
         free = groups.get(name)
@@ -521,6 +559,16 @@ def nodes_of(view: View, cluster: Cluster, needs: Needs) -> float:
             continue
         total += many * max((min(1.0, need / free[one]) for one, need in each.items() if free.get(one)), default=0.0)
     return total
+
+
+def held_by_all(view: View, policy: BurstPolicy) -> tuple[float, Resources]:
+    """The nodes and the resources that the runs of a policy hold."""
+    nodes, resources = 0.0, Resources()
+    for run in view.burst_runs.get(policy.id, {}).values():
+        part, needs = held_by(view, run)
+        nodes += part
+        _add_all(resources, needs)
+    return nodes, resources
 
 
 def held_by(view: View, run: LiveRun) -> tuple[float, Resources]:

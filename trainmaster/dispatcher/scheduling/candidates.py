@@ -1,7 +1,7 @@
 """What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Wishes
@@ -23,14 +23,14 @@ from trainmaster.dispatcher.scheduling.fit import (
     take,
 )
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, product_of
-from trainmaster.dispatcher.scheduling.room import Room, empty_room
+from trainmaster.dispatcher.scheduling.room import Room, empty_room, grown
 from trainmaster.dispatcher.scheduling.scores import (
     Fit,
     Measure,
     measure,
     score,
 )
-from trainmaster.dispatcher.scheduling.view import Cluster, LiveRun, View
+from trainmaster.dispatcher.scheduling.view import COMING, Cluster, LiveRun, LoadKey, View
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
 from trainmaster.protocol.states import ClusterKind
@@ -59,6 +59,12 @@ class Option:
     """What the run is expected to cost, in the installation's currency."""
     charge: Amounts
     product: Product | None
+    pools: tuple[str, ...] = ()
+    """Pools that have to grow for it."""
+    wait: float = 0.0
+    """Seconds that it is expected to wait there for its nodes."""
+    timeout: float = 0.0
+    """Seconds that it may wait there for them, beyond what the cluster gives everybody."""
 
 
 class Alike(NamedTuple):
@@ -119,6 +125,8 @@ class Rooms:
         """By cluster and product, until the cluster changes itself."""
         self._measures: dict[int, Measure] = {}
         """By cluster, until its room changes."""
+        self.any_pools = False
+        """Whether any cluster has pools that may grow."""
         self.least: Resources = {}
         """The least amount of each resource that any cluster has."""
         self._alone: dict[int, RoleShape | None] = {}
@@ -182,6 +190,7 @@ class Rooms:
         self.reported.clear()
         self._prices.clear()
         self.least = {}
+        self.any_pools = any(one.report is not None and one.report.pools for one in self.clusters)
         for cluster in self.clusters:
             for name, amount in self.empty(cluster).total().items():
                 if amount > 0:
@@ -252,6 +261,19 @@ class Rooms:
         take(self.free(option.cluster.id), option.fitted)
         self._take(option.cluster.id)
 
+    def take_grown(self, shape_id: int, option: Option) -> None:
+        """Take an option that waits for nodes to come: what it was thought to take of these is pending."""
+        room = self.free(option.cluster.id)
+        there = {name: entries for name, entries in option.fitted.after.items() if not name.startswith(COMING)}
+        room.put(there, {})
+        room.forget()
+        for group, roles in option.fitted.placement.items():
+            if group.startswith(COMING):
+                for role, count in roles.items():
+                    key = LoadKey(group, shape_id, role)
+                    room.pending[key] = room.pending.get(key, 0) + count
+        self._take(option.cluster.id)
+
     def take_fitted(self, cluster_id: int, fitted: Fitted) -> None:
         """Take a packing from the room of a cluster that it was found in."""
         take(self.free(cluster_id), fitted)
@@ -291,11 +313,20 @@ class Rooms:
 
     # What rules a cluster out
 
-    def never_fits(self, shape_id: int, cluster: Cluster) -> str | None:
-        """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does."""
+    def never_fits(self, shape_id: int, cluster: Cluster) -> tuple[Check, str] | None:
+        """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does.
+
+        ``NO_ROOM`` where it fits on nodes of its pools, as long as these are not there.
+        """
         shape, size = self.view.shapes[shape_id], self.sizes_of(shape_id)[-1]
         outcome = fit(shape, size.members, self.empty(cluster))
-        return outcome.sentence if isinstance(outcome, Shortfall) else None
+        if not isinstance(outcome, Shortfall):
+            return None
+        if cluster.report is not None and cluster.report.pools:
+            ever = fit(shape, size.members, grown(self.empty(cluster), self.view, cluster.id, ever=True))
+            if isinstance(ever, Fitted):
+                return Check.NO_ROOM, "it fits on nodes that its pools bring, and no more of them can come now"
+        return Check.NEVER_FITS, outcome.sentence
 
     def _alone_of(self, shape_id: int) -> RoleShape | None:
         """The role of a gang whose smallest size is one member that may be on any node."""
@@ -314,9 +345,7 @@ class Rooms:
             return known[cluster.id]
         verdict, alone = None, self._alone_of(shape_id)
         if alone is None or not has_node(alone, self.empty(cluster)):
-            sentence = self.never_fits(shape_id, cluster)
-            if sentence is not None:
-                verdict = _verdict(cluster, (Check.NEVER_FITS, sentence))
+            verdict = _verdict(cluster, self.never_fits(shape_id, cluster))
         known[cluster.id] = verdict
         return verdict
 
@@ -350,7 +379,11 @@ class Rooms:
         return found
 
     def ruled_out(self, alike: Alike, cluster: Cluster) -> Verdict | None:
-        return self.not_allowed(alike, cluster) or self.never(alike.shape_id, cluster) or self.passing(alike, cluster)
+        first, never = self.not_allowed(alike, cluster), self.never(alike.shape_id, cluster)
+        if first is None and never is not None and never.check is Check.NO_ROOM:
+            # Its pools could bring nodes: what passes by itself is the nearer reason.
+            return self.passing(alike, cluster) or never
+        return first or never or self.passing(alike, cluster)
 
     # Where gangs fit
 
@@ -383,6 +416,33 @@ class Rooms:
                 known.clear()
             outcome = known[key] = self._option(shape_id, sizes, cluster, product, weights)
         return outcome
+
+    def option_grown(
+        self,
+        shape_id: int,
+        sizes: Sequence[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights,
+        *,
+        alone: bool,
+        groups: frozenset[str] | None = None,
+    ) -> Option | Shortfall:
+        """The largest of these sizes that fits once pools of the cluster have grown; ``alone``: wholly on nodes to come.
+
+        ``groups``: the node groups that may be used, pools by the names of what is to come.
+        """
+        room = grown(self.free(cluster.id), self.view, cluster.id, alone=alone)
+        if groups is not None:
+            room = Room({name: entries for name, entries in room.groups.items() if name in groups})
+        outcome = self._option(shape_id, list(sizes), cluster, product, weights, room)
+        if not isinstance(outcome, Option):
+            return outcome
+        pools = tuple(sorted(name.removeprefix(COMING) for name in outcome.fitted.placement if name.startswith(COMING)))
+        learnt = [self.view.learnt_of(cluster.id, pool) for pool in pools]
+        wait = max((one.expected for one in learnt), default=0.0)
+        timeout = max((one.timeout for one in learnt), default=0.0)
+        return replace(outcome, pools=pools, wait=wait, timeout=max(0.0, timeout - cluster.placement_timeout))
 
     def option_among(
         self,

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from trainmaster.dispatcher.domain.prices import Place, is_spot
-from trainmaster.dispatcher.domain.shapes import Shape
+from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.fit import Product
 from trainmaster.dispatcher.scheduling.lines import product_of
-from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.dispatcher.scheduling.suiting import allows
+from trainmaster.dispatcher.scheduling.view import COMING, Cluster
+from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.quantities import Resources
 
@@ -17,6 +19,14 @@ Prices = Mapping[str, float]
 """By resource: what one unit of it costs for a second, in the installation's currency."""
 
 
+def groups_of(cluster: Cluster) -> dict[str, NodeGroup]:
+    """The node groups of a cluster by name, those that could come by ``COMING`` and the name of their pool."""
+    report = cluster.report
+    if report is None:
+        return {}
+    return {one.name: one for one in report.groups} | {COMING + one.name: one for one in report.pools}
+
+
 def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
     """The highest of each resource over the node groups, as it is not known yet which of them the members will be in.
 
@@ -25,7 +35,7 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
     found: dict[str, float] = {}
     if cluster.tariff.is_free or cluster.report is None:
         return found
-    for group in cluster.report.groups:
+    for group in groups_of(cluster).values():
         its_product, spot = product_of(group), is_spot(group.labels)
         for resource in group.free:
             is_device = "/" in resource
@@ -38,13 +48,32 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
     return found
 
 
-def hourly(cluster: Cluster, needs: Resources, product: Product | None, groups: frozenset[str] | None) -> int:
-    """What members that need this cost for an hour, in billionths, rounded up: at the highest prices of these groups, or of all."""
+def hourly(
+    cluster: Cluster,
+    shape: Shape,
+    members: Mapping[str, int],
+    product: Product | None,
+    groups: frozenset[str] | None,
+) -> int:
+    """What so many members of each role cost for an hour, in billionths, rounded up.
+
+    At the highest prices of the node groups that they may be on, of ``groups`` or of all.
+    """
+    return sum(
+        _hourly(cluster, role, members.get(role.name, 0), product, groups)
+        for role in shape.roles
+        if members.get(role.name)
+    )
+
+
+def _hourly(
+    cluster: Cluster, role: RoleShape, count: int, product: Product | None, groups: frozenset[str] | None
+) -> int:
     total = 0
-    for resource, amount in needs.items():
-        highest = 0
-        for group in cluster.report.groups if cluster.report is not None else ():
-            if (groups is not None and group.name not in groups) or resource not in group.free:
+    for resource, each in role.needs.items():
+        highest, amount = 0, each * count
+        for name, group in groups_of(cluster).items():
+            if (groups is not None and name not in groups) or resource not in group.free or not allows(role, group):
                 continue
             its_product, is_device = product_of(group), "/" in resource
             if is_device and product is not None and its_product != product.name:

@@ -24,6 +24,7 @@ from trainmaster.dispatcher.scheduling.looks import (
     QueueTerms,
     look_at_best,
     look_at_each,
+    look_at_growth,
     roles_by_name,
 )
 from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
@@ -77,9 +78,7 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS, asked: list[A
         outcome = _attempt(cycle, bursts, job, key, queue)
         if isinstance(outcome, Choice):
             best = outcome.best
-            rooms.take(best)
-            ledger.add(queue.id, best.charge)
-            _note_start(cycle, job, best.cluster.id, best.fitted, _limit_of(view, job))
+            _take(cycle, job, best, _limit_of(view, job))
             plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
             _start_alike(cycle, turns, plan, key, most_starts - len(plan.starts))
         elif isinstance(outcome, Burst):
@@ -156,6 +155,7 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
         role is None
         or not most
         or view.lines.any_narrowed
+        or start.pools
         or not turns.has_more(key)
         or cycle.windows.is_on(start.cluster_id)
     ):
@@ -290,8 +290,8 @@ def _attempt(
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
-        exchange = _exchange(cycle, key, queue, allowed, full)
-        return exchange or _told(reason, bursts.attempt(job, key, queue, allowed, full))
+        early = _exchange(cycle, key, queue, allowed, full) or _grown(cycle, alike, queue, allowed).choice
+        return early or _told(reason, bursts.attempt(job, key, queue, allowed, full))
     look = look_at_best(cycle, alike, allowed)
     if isinstance(look, Choice):
         return look
@@ -314,7 +314,7 @@ def _lacking(
     alike: Alike,
     allowed: list[Size],
     look: Look,
-) -> Exchange | Burst | _Alone | Reason | str:
+) -> Choice | Exchange | Burst | _Alone | Reason | str:
     """What becomes of a job that fits nowhere now: others end for it, a policy lets it go, or it waits."""
     view = cycle.rooms.view
     is_returned = bool(alike.avoided) and not look.over and _returned_everywhere(look.verdicts)
@@ -325,6 +325,9 @@ def _lacking(
         )
     if exchange is not None:
         return exchange
+    growth = _grown(cycle, alike, queue, allowed)
+    if growth.choice is not None:
+        return growth.choice
     burst = bursts.attempt(job, key, queue, allowed, look.full)
     if isinstance(burst, Burst):
         return burst
@@ -346,10 +349,31 @@ def _lacking(
         reason = explain.over_quota(look.over[0], look.verdicts)
     else:
         reason = look.reason()
-        cycle.blocked[alike] = reason, look.full
-        if len(allowed) == len(cycle.rooms.sizes_of(key.shape_id)) == 1 and not key.avoided:
+        is_shared = not growth.is_over and not is_returned
+        if is_shared:
+            cycle.blocked[alike] = reason, look.full
+        if is_shared and len(allowed) == len(cycle.rooms.sizes_of(key.shape_id)) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason
     return _told(reason if reservation is None else explain.expected(reason, reservation, view), burst)
+
+
+class _Growth(NamedTuple):
+    """Where pools grow for a job; ``is_over``: nowhere, and on some cluster because of its queue's quota."""
+
+    choice: Choice | None
+    is_over: bool = False
+
+
+_NO_GROWTH = _Growth(None)
+
+
+def _grown(cycle: Cycle, alike: Alike, queue: Queue, sizes: list[Size]) -> _Growth:
+    if not cycle.rooms.any_pools:
+        return _NO_GROWTH
+    found = look_at_growth(cycle, alike, queue, sizes)
+    if isinstance(found, Option):
+        return _Growth(Choice(found, [found], ()))
+    return _Growth(None, any(verdict.check is Check.QUOTA for verdict in found))
 
 
 def _told(reason: Reason, burst: Burst | Refusal | None) -> Burst | _Alone | Reason:
@@ -358,7 +382,9 @@ def _told(reason: Reason, burst: Burst | Refusal | None) -> Burst | _Alone | Rea
         return reason
     if isinstance(burst, Burst):
         return burst
-    told = explain.refused(reason, burst.policy, burst.token, burst.sentence, burst.verdicts)
+    # What can run nowhere, and would never go by a policy, is told as such, and no queue waits for it.
+    token = None if burst.is_for_ever and reason.tier is Tier.CANNOT_RUN else burst.token
+    told = explain.refused(reason, burst.policy, token, burst.sentence, burst.verdicts)
     return _Alone(told) if burst.is_own else told
 
 
@@ -418,6 +444,17 @@ def _start_after(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) 
     return Start(job, cluster.id, exchange.size.members, exchange.fitted.placement, why, (), exchange.product, evicts)
 
 
+def _take(cycle: Cycle, job: WaitingJob, option: Option, limit: float) -> None:
+    """Count a start; ``limit``: seconds that it is counted on to run."""
+    cycle.ledger.add(job.queue_id, option.charge)
+    if option.pools:
+        cycle.rooms.take_grown(job.shape_id, option)
+        limit += option.timeout
+    else:
+        cycle.rooms.take(option)
+    _note_start(cycle, job, option.cluster.id, option.fitted, limit)
+
+
 def _limit_of(view: View, job: WaitingJob) -> float:
     return view.limit_of(job.shape_id, job.queue_id)
 
@@ -449,14 +486,21 @@ def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collectio
     """``top``: the best options, the best one first."""
     table = tuple(map(_told_of, top[:MOST_TOLD]))
     why = _why(best, top, verdicts)
-    return Start(job, best.cluster.id, best.size.members, best.fitted.placement, why, table, best.product)
+    return Start(
+        job,
+        best.cluster.id,
+        best.size.members,
+        best.fitted.placement,
+        why,
+        table,
+        best.product,
+        awaits=best.timeout,
+        pools=best.pools,
+    )
 
 
 def _go_by_policy(cycle: Cycle, bursts: Bursts, plan: Plan, job: WaitingJob, burst: Burst) -> None:
-    option = burst.option
-    cycle.rooms.take(option)
-    cycle.ledger.add(job.queue_id, option.charge)
-    _note_start(cycle, job, option.cluster.id, option.fitted, burst.granted.bounds.total)
+    _take(cycle, job, burst.option, burst.granted.bounds.total)
     plan.starts.append(_start_by_policy(job, burst, cycle.now))
     bursts.note_start(job, burst)
 
@@ -466,7 +510,9 @@ def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
     table = tuple(map(_told_of, [option, *burst.others][:MOST_TOLD]))
     waited = explain.span(max(0.0, now - job.submitted_at))
     rate, most = explain.money(granted.bounds.rate), explain.span(granted.bounds.limit)
-    why = f"{option.cluster.name} by policy {granted.policy}, after it had waited {waited}; {rate} an hour, for at most {most}"
+    growth = f", {explain.grows(option.pools, option.wait)}," if option.pools else ","
+    why = f"{option.cluster.name} by policy {granted.policy}{growth} after it had waited {waited}"
+    why += f"; {rate} an hour, for at most {most}"
     return Start(
         job,
         option.cluster.id,
@@ -475,6 +521,8 @@ def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
         why,
         table,
         option.product,
+        awaits=option.timeout,
+        pools=option.pools,
         granted=granted,
     )
 
@@ -486,6 +534,8 @@ def _told_of(option: Option) -> dict[str, Any]:
 
 
 def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
+    if best.pools:
+        return f"{best.cluster.name}, {explain.grows(best.pools, best.wait)}"
     second = next((option for option in top if option.cluster is not best.cluster), None)
     if second is None:
         full = [verdict for verdict in verdicts if verdict.check is Check.NO_ROOM]

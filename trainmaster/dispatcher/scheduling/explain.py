@@ -198,9 +198,15 @@ def excess(one: Excess, bounds: Bounds) -> str:
         earlier = f"earlier runs of it have cost {money(one.spent)} and " if one.spent else ""
         cost = f"{earlier}{cost}"
     else:
-        cost = f"{money(one.spent)} spent, {money(one.committed)} that runs at work may still cost, and {cost} in it"
+        cost = f"{money(one.spent)} by runs that have ended, {money(one.committed)} by those at work until they end, and {cost} in it"
     rate = f"{money(bounds.rate)} an hour for {span(bounds.total)} at most, its start and end included"
     return f"the budget of {money(one.limit)} for {'an' if one.name == 'hour' else 'a'} {one.name} is not enough: {cost} ({rate})"
+
+
+def grows(pools: Sequence[str], wait: float) -> str:
+    """That nodes have to come first."""
+    which = f"its pool {pools[0]} grows" if len(pools) == 1 else f"its pools {', '.join(pools)} grow"
+    return f"where {which} for it, which is expected to take {span(wait)}"
 
 
 def refused(why: Reason, policy: str, token: Token | None, sentence: str, verdicts: Sequence[Verdict]) -> Reason:

@@ -17,14 +17,14 @@ from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_labe
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.room import Room, by_size
+from trainmaster.dispatcher.scheduling.suiting import allows
 from trainmaster.dispatcher.scheduling.zones import names_of
-from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup
+from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport
 from trainmaster.protocol.quantities import Resources, format_apart
 
 _MOST_ORDERS = 24
 """Orders of roles in which a packing is tried: all there are of four."""
 
-_KEEPS = {"restricted": ("restricted", "singleNode"), "singleNode": ("singleNode",)}
 """By NUMA policy that members want: the policies of nodes that keep it."""
 
 
@@ -360,21 +360,6 @@ def _zones_too_small(role: RoleShape, nodes: list[Nodes]) -> str:
                 need, has = format_apart(name, amount, max(best[name], 0))
                 return f"needs {need} {name} in one NUMA zone, the best zone has {has}"
     return f"no node has the NUMA zones free that a member of role {role.name!r} needs"
-
-
-def allows(role: RoleShape, group: NodeGroup) -> bool:
-    """Whether members of a role may be on nodes of a group, by what they select, tolerate and want to be held to."""
-    if role.numa and group.numa is not None and group.numa.policy not in _KEEPS[role.numa]:
-        return False
-    if any(group.labels.get(key) != value for key, value in role.node_selector):
-        return False
-    if not all(term.holds(group.labels) for term in role.affinity):
-        return False
-    return all(
-        any(toleration.tolerates(taint.key, taint.value, taint.effect) for toleration in role.tolerations)
-        for taint in group.taints
-        if taint.effect != "PreferNoSchedule"
-    )
 
 
 def size_choices(shape: Shape) -> list[Size]:

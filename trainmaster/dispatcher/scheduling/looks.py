@@ -1,6 +1,6 @@
 """Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -133,8 +133,52 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     return Look(verdicts=told.verdicts, full=told.full, told=told)
 
 
-def admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
-    """The option, or one in other node groups of its cluster, beside all that is kept there for others."""
+def look_at_growth(cycle: Cycle, alike: Alike, queue: Queue, sizes: Sequence[Size]) -> Option | list[Verdict]:
+    """The best of the clusters on which a gang fits once their pools have grown, or what these lack.
+
+    Not where quota depends on the product of a device: which one a pool brings is not bound.
+    """
+    verdicts: list[Verdict] = []
+    if narrowing(cycle, queue, alike.shape_id)[1]:
+        return verdicts
+    best: Option | None = None
+    for cluster in cycle.rooms.clusters:
+        if cluster.report is None or not cluster.report.pools:
+            continue
+        if (cycle.rooms.not_allowed(alike, cluster) or cycle.rooms.passing(alike, cluster)) is not None:
+            continue
+        option = option_grown(cycle, alike, queue, sizes, cluster, None)
+        if isinstance(option, Verdict):
+            verdicts.append(option)
+        elif best is None or option.total > best.total:
+            best = option
+    return best or verdicts
+
+
+def option_grown(
+    cycle: Cycle,
+    alike: Alike,
+    queue: Queue,
+    sizes: Sequence[Size],
+    cluster: Cluster,
+    product: Product | None,
+    groups: frozenset[str] | None = None,
+) -> Option | Verdict:
+    """How a gang fits on a cluster once pools have grown, within quota. What is kept there for others is left alone."""
+    alone = cluster.id in cycle.reservations.kept or cycle.windows.is_on(cluster.id)
+    outcome = cycle.rooms.option_grown(
+        alike.shape_id, sizes, cluster, product, alike.weights, alone=alone, groups=groups
+    )
+    if not isinstance(outcome, Option):
+        return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
+    obstacle = cycle.ledger.obstacle(queue.id, outcome.charge)
+    if obstacle is not None:
+        return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
+    return outcome
+
+
+def admitted(cycle: Cycle, alike: Alike, option: Option, among: frozenset[str] | None = None) -> Option | Verdict:
+    """The option, or one in other node groups of its cluster, beside all that is kept there for others. ``among``: only these."""
     verdict, windows, cluster = _kept_from(cycle, alike, option), cycle.windows, option.cluster
     if verdict is not None:
         return verdict
@@ -145,6 +189,8 @@ def admitted(cycle: Cycle, alike: Alike, option: Option) -> Option | Verdict:
     if closing is None:
         return option
     groups = windows.open_groups(cluster.id, alike.entitled, end)
+    if groups and among is not None:
+        groups &= among
     if groups:
         other = cycle.rooms.option_among(alike.shape_id, [option.size], cluster, option.product, groups, alike.weights)
         if (

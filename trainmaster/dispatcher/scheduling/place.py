@@ -24,8 +24,8 @@ from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
 from trainmaster.dispatcher.scheduling.view import PRIORITY_SECONDS, ClassKey, Cluster, Queue, View, WaitingJob
 from trainmaster.protocol.places import Factors, Place, QueueTurn, QueueUsage, Trial, Usages
-from trainmaster.protocol.reasons import Reason, Tier, Verdict
-from trainmaster.protocol.states import Order
+from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
+from trainmaster.protocol.states import ClusterKind, Order
 
 TRIAL_JOB = (1 << 45) - 1
 """The key of a job on trial: the last that an id can be made of, and so behind all of its age; the store never gets there."""
@@ -159,13 +159,16 @@ def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: floa
         return None
     trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
     place = _place(view, ledger, trial, now)
-    alike = Alike(TRIAL_SHAPE, 1, view.kinds_of(queue), (), 0.0)
+    kinds = queue.allowed_kinds | {ClusterKind.PUBLIC} if view.policies_of(queue.id) else queue.allowed_kinds
+    alike = Alike(TRIAL_SHAPE, 1, kinds, (), 0.0)
     try:
         view.put_shape(TRIAL_SHAPE, shape)
         ruled_out = {
             cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(TRIAL_SHAPE, cluster)
             for cluster in rooms.clusters
         }
+        # Those whose pools could bring nodes for it are among the others.
+        ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
         cannot = _cannot_run(ledger, rooms, queue, ruled_out)
         fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
         with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]

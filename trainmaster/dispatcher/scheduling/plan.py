@@ -38,6 +38,7 @@ class Granted(NamedTuple):
 
     policy_id: int
     policy: str
+    revision: int
     bounds: Bounds
     binding: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Node affinity that keeps its members where the policy allows them: key, operator, values."""
@@ -64,6 +65,10 @@ class Start:
     """The one product of device that the members may be given, where quota depends on it."""
     evicts: tuple[Eviction, ...] = ()
     """Runs on the same cluster that end for it; the start is applied with all of them or not at all."""
+    awaits: float = 0.0
+    """Seconds that it may wait for its nodes beyond what its cluster gives everybody, as they are still to come."""
+    pools: tuple[str, ...] = ()
+    """The pools of its cluster that have to grow for it."""
     granted: Granted | None = None
     """By which policy it goes to a public cluster, if by one."""
 

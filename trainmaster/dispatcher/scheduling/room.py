@@ -15,7 +15,8 @@ from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling.layout import MemberKind, lay_out
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill, split
 from trainmaster.dispatcher.scheduling.ranking import Ranking
-from trainmaster.dispatcher.scheduling.view import LoadKey, View
+from trainmaster.dispatcher.scheduling.suiting import allows
+from trainmaster.dispatcher.scheduling.view import COMING, LoadKey, View
 from trainmaster.dispatcher.scheduling.zones import zones_of
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
@@ -49,6 +50,8 @@ class Room:
         self._most: dict[int, Resources] = {}
         self.names: tuple[str, ...] = ()
         """Of an empty room: the resources that any of its nodes has, in the order of tuples of amounts."""
+        self.pending: dict[LoadKey, int] = {}
+        """Members of runs that wait for nodes that are to come, and that no node has room for until then."""
         self.kinds = Kinds()
         """Of an empty room: members that were on it or on one with as much of everything."""
 
@@ -129,9 +132,10 @@ class Room:
             missing, _ = fill(self.groups, needs, missing, suiting)
         if missing and suiting:
             self._take_in_pieces(needs, missing, suiting)
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """What was worked out from the groups is to be worked out anew."""
         self._total = None
         self._most.clear()
         for ranking in (self._rankings or {}).values():
@@ -189,9 +193,45 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     room = Room(groups, empty.suiting)
     strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
     for _, key, _ in _ordered(view, strays, empty):
+        if key.group.startswith(COMING):
+            # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
+            missing = _fill_suiting(view, key, strays[key], room)
+            if missing:
+                room.pending[key] = missing
+            continue
         most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
         room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
     return room
+
+
+def _fill_suiting(view: View, key: LoadKey, count: int, room: Room) -> int:
+    """Lay members out on nodes that they may be on; how many found no place."""
+    role = next((role for role in view.shapes[key.shape_id].roles if role.name == key.role), None)
+    if role is None:
+        return 0
+    names = [name for name, entries in room.groups.items() if entries and allows(role, entries[0].group)]
+    missing, _ = fill(room.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
+    return missing
+
+
+def grown(room: Room, view: View, cluster_id: int, *, alone: bool = False, ever: bool = False) -> Room:
+    """The nodes of a cluster as they are in ``room``, and those that could come; ``alone``: only these.
+
+    Nodes that others wait for are taken off. Names of what could come begin with ``COMING``. ``ever``: if all nodes of pools came.
+    """
+    report = view.clusters[cluster_id].report
+    pools = report.pools if report is not None else ()
+    groups: Groups = {} if alone else dict(room.groups)
+    for pool in pools:
+        many = pool.most if ever else pool.count
+        if many:
+            coming = pool.model_copy(update={"name": COMING + pool.name})
+            groups[coming.name] = (Nodes(coming, pool.free, many, zones_of(coming)),)
+    for key, count in room.pending.items():
+        if key.group in groups:
+            most = _most_on_a_node(view, key, count)
+            fill(groups, needs_of_load(view, key), count, (key.group,), max_per_node=most)
+    return Room(groups)
 
 
 def laid_out_group(view: View, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[Nodes]:

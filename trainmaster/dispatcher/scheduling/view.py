@@ -14,8 +14,10 @@ from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedList
 
+from trainmaster.dispatcher.domain.budgets import Window, add_commitment
 from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, BurstRun, Spending
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
+from trainmaster.dispatcher.domain.provisioning import UNSEEN, Learnt
 from trainmaster.dispatcher.domain.shapes import Shape
 from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
@@ -134,6 +136,10 @@ class AdvanceReservation:
     selector: tuple[tuple[str, str], ...]
     begins_at: float
     ends_at: float
+
+
+COMING = "+"
+"""Begins the names under which members are placed on nodes that are still to come: this, and the name of their pool."""
 
 
 class LoadKey(NamedTuple):
@@ -278,12 +284,18 @@ class View:
         """By job: what was kept for it in the cycle before."""
         self.advance: dict[int, AdvanceReservation] = {}
         """What admins have reserved, ended windows included."""
+        self.provisioning: dict[tuple[int, str], Learnt] = {}
+        """By cluster and pool: what is known of how it grows."""
         self.policies: dict[int, BurstPolicy] = {}
         self._policies_of: dict[int, tuple[BurstPolicy, ...]] = {}
         self.burst_runs: dict[int, dict[int, LiveRun]] = {}
         """By policy, then by job: the runs that are at public clusters by it."""
+        self.committed: dict[int, dict[Window, int]] = {}
+        """By policy: what its runs may cost in each hour, day and month."""
         self.spending: Spending = NOTHING_SPENT
         """What ended runs under policies have cost."""
+        self.job_spent: dict[int, int] = {}
+        """By waiting job: what earlier runs of it by policies have cost."""
         self.bursting: frozenset[int] = frozenset()
         """Policies that the cycle before found open by how full private clusters are."""
         self.past: Past | None = None
@@ -311,7 +323,7 @@ class View:
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
-        self._policies_of.clear()
+        self._policies_of = {}
         self._lines = self.tree = None
 
     @property
@@ -342,7 +354,8 @@ class View:
     def set_policies(self, policies: Iterable[BurstPolicy]) -> None:
         """All burst policies, as a whole."""
         self.policies = {one.id: one for one in policies}
-        self._policies_of.clear()
+        # A new one: a copy of the view that is asked what others would do has the old one, too.
+        self._policies_of = {}
 
     def policies_of(self, queue_id: int) -> tuple[BurstPolicy, ...]:
         """The burst policies of a queue: those of the nearest queue first, then by name."""
@@ -356,6 +369,14 @@ class View:
             ]
             found = self._policies_of[queue_id] = tuple(one for _, _, one in sorted(near, key=lambda item: item[:2]))
         return found
+
+    def set_provisioning(self, learnt: Mapping[tuple[int, str], Learnt]) -> None:
+        """What is known of how pools grow, as a whole."""
+        if learnt != self.provisioning:
+            self.provisioning = dict(learnt)
+
+    def learnt_of(self, cluster_id: int, pool: str) -> Learnt:
+        return self.provisioning.get((cluster_id, pool), UNSEEN)
 
     def kinds_of(self, queue: Queue) -> frozenset[ClusterKind]:
         """The kinds of clusters that jobs of a queue may go to by themselves: to public ones by its policies, where it has any."""
@@ -387,6 +408,7 @@ class View:
             products = {"": cluster.kind.value}
             if cluster.report is not None:
                 products |= {group.name: product_of(group) for group in cluster.report.groups}
+                products |= {COMING + pool.name: product_of(pool) for pool in cluster.report.pools}
             self._call_places(cluster.id, products)
 
     def drop_cluster(self, cluster_id: int) -> None:
@@ -432,6 +454,7 @@ class View:
         self.runs_on.setdefault(run.cluster_id, {})[run.job_id] = run
         if run.burst is not None:
             self.burst_runs.setdefault(run.burst.policy_id, {})[run.job_id] = run
+            add_commitment(self.committed.setdefault(run.burst.policy_id, {}), run.burst.commitment)
         self._note_elastic((run,))
         self._count(run, 1)
 
@@ -498,8 +521,9 @@ class View:
             if run.burst is not None:
                 of_policy = self.burst_runs[run.burst.policy_id]
                 del of_policy[job_id]
+                add_commitment(self.committed[run.burst.policy_id], run.burst.commitment, -1)
                 if not of_policy:
-                    del self.burst_runs[run.burst.policy_id]
+                    del self.burst_runs[run.burst.policy_id], self.committed[run.burst.policy_id]
             elastic = self.elastic_on.get(run.cluster_id)
             if elastic is not None:
                 elastic.discard(job_id)

@@ -17,7 +17,7 @@ from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services import measuring
 from trainmaster.dispatcher.services.stopping import stop_of
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import agents, runs, scheduling
+from trainmaster.dispatcher.store import agents, runs, scheduling, tenants
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.keys import Caller
@@ -67,6 +67,8 @@ class Findings:
     """Of runs whose resize is over."""
     cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
+    awaiting: list[RunRef] = field(default_factory=list)
+    """Runs that have changed for which pools of their cluster have to grow."""
 
     @property
     def concerns_scheduler(self) -> bool:
@@ -215,6 +217,8 @@ def _take_report(
     elif outcome.run.state.is_terminal:
         found.unknown.append(report.run)
     if outcome.run != record.run:
+        if record.awaits_pools:
+            found.awaiting.append(record.ref)
         result = None
         if outcome.verdict is Verdict.APPLIED and (report.end or report.message or report.members):
             result = report.model_dump(
@@ -322,6 +326,8 @@ async def write_findings(tx: Transaction, found: Findings) -> None:
     """Store everything that was found, sets at a time."""
     await job_store.write(tx, found.transitions)
     await runs.write(tx, found.changes)
+    if found.awaiting and await runs.note_pools(tx, found.awaiting):
+        await tenants.note_change(tx, "provisioning", 0)
     if found.sizes:
         await runs.settle_sizes(tx, found.sizes)
     if found.cool_downs:

@@ -25,7 +25,12 @@ log = logging.getLogger(__name__)
 
 
 async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
-    """Raises ProblemError where it names a queue, a class or a cluster that is not there, or a cluster that is not public."""
+    """Raises ProblemError where it names a queue, a class or a cluster that is not there, or a cluster that is not public.
+
+    A paused one may: it must be possible to pause a policy whatever has become of what it names.
+    """
+    if spec.paused:
+        return
     found = await tenants.queues_by_path(tx, spec.queues)
     for path in spec.queues:
         if path not in found:
@@ -65,7 +70,7 @@ async def list_policies(tx: Transaction) -> list[dict[str, Any]]:
 
 async def load_policies(tx: Transaction) -> list[BurstPolicy]:
     """As the scheduler's view holds them."""
-    return [policy_of(row.id, row.spec) for row in await store.policies(tx)]
+    return [policy_of(row.id, row.spec, row.revision) for row in await store.policies(tx)]
 
 
 async def load_spending(tx: Transaction, policies: Sequence[BurstPolicy]) -> Spending:
@@ -81,7 +86,7 @@ async def load_spending(tx: Transaction, policies: Sequence[BurstPolicy]) -> Spe
             of_policy[window.begin] = of_policy.get(window.begin, 0) + commitment.within(window)
     ramps = {one.id: one.ramp.every for one in policies if one.ramp is not None}
     starts = await store.recent_starts(tx, list(ramps), max(ramps.values())) if ramps else {}
-    return Spending(hours, await store.spent_on_jobs(tx), starts)
+    return Spending(hours, starts)
 
 
 def bounds_of(granted: Granted) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, Bounds, BurstRun
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
+from trainmaster.dispatcher.domain.provisioning import MOST_SAMPLES, learn
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
@@ -29,12 +30,15 @@ from trainmaster.dispatcher.scheduling.view import (
 )
 from trainmaster.dispatcher.services import bursting, pricing
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import scheduling, tenants
+from trainmaster.dispatcher.store import bursts, runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import ClusterSpec
+
+_QUIET = ("contact", "capacity", "spend", "provisioning")
+"""Kinds of changes for which tenants need not be read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,12 @@ class Follower:
     """By cluster: what it charges now."""
     run_versions: dict[int, int] = field(default_factory=dict)
     """By job with a live run: the version of the job that the view has."""
+    _ran_before: set[int] = field(default_factory=set)
+    """Waiting jobs that have run before, of which it is to be looked up what was spent on them by burst policies."""
 
     def begin_anew(self) -> None:
         """Forget everything, to be loaded at the next look."""
-        self.view, self.cursor, self.run_versions = View(), None, {}
+        self.view, self.cursor, self.run_versions, self._ran_before = View(), None, {}, set()
 
     async def absorb(self, stores: Stores, now: float) -> bool:
         """Take in what has changed; whether newer changes are committed that could not be taken yet.
@@ -102,12 +108,13 @@ class Follower:
         await self._load_tenants(tx)
         async for page in scheduling.live_jobs(tx):
             await self._take(tx, page)
+        # Behind the jobs: a run that ends meanwhile must not be in neither.
+        await self._load_spending(tx)
         self.cursor = cursor
 
     async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
         feed = await scheduling.read_feed(tx, cursor)
-        bursting_before = {job: run.attempt for job in feed.jobs if (run := self.view.runs.get(job)) and run.burst}
-        if any(kind not in ("contact", "capacity", "spend") for kind, _ in feed.others):
+        if any(kind not in _QUIET for kind, _ in feed.others):
             await self._load_tenants(tx)
         else:
             for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
@@ -127,21 +134,34 @@ class Follower:
             for job_id in set(changed) - {row.id for row in rows}:
                 self._drop(job_id)
             await self._take(tx, rows)
+        if ("provisioning", 0) in feed.others:
+            await self._load_provisioning(tx)
         # Behind the jobs: what a run that has gone from the view has cost is in what is read now.
-        if ("spend", 0) in feed.others or any(
-            self._attempt_of(job) != attempt for job, attempt in bursting_before.items()
-        ):
+        if any(kind in ("spend", "policy") for kind, _ in feed.others):
             await self._load_spending(tx)
         self.cursor = feed.cursor
         return feed.unsettled
 
-    def _attempt_of(self, job_id: int) -> int | None:
-        run = self.view.runs.get(job_id)
-        return None if run is None else run.attempt
-
     async def _load_spending(self, tx: Transaction) -> None:
+        """What was spent by policies. What was spent on jobs that wait is read for those that have run by one before."""
         policies = list(self.view.policies.values())
         self.view.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
+        self._ran_before |= self.view.job_spent.keys()
+        await self._load_job_spending(tx)
+
+    async def _load_job_spending(self, tx: Transaction) -> None:
+        """Of jobs that have begun to wait again since, and of those for which something was spent."""
+        waiting = [job for job in self._ran_before if job in self.view.jobs]
+        self._ran_before = set()
+        found = await bursts.spent_on_jobs(tx, waiting) if waiting else {}
+        kept = {job: cost for job, cost in self.view.job_spent.items() if job in self.view.jobs}
+        self.view.job_spent = kept | found
+
+    async def _load_provisioning(self, tx: Transaction) -> None:
+        samples: dict[tuple[int, str], list[float | None]] = {}
+        for row in await runs.provisionings(tx, MOST_SAMPLES):
+            samples.setdefault((row.cluster_id, row.pool), []).append(row.seconds)
+        self.view.set_provisioning({key: learn(found) for key, found in samples.items()})
 
     def _known_version(self, job_id: int) -> int:
         """The version of a job in the view; what was read or applied at this version need not be read again."""
@@ -161,7 +181,7 @@ class Follower:
         for class_row in await tenants.classes(tx):
             self.view.put_class(class_of(class_row.id, class_row.spec))
         self.view.set_policies(await bursting.load_policies(tx))
-        await self._load_spending(tx)
+        await self._load_provisioning(tx)
         self.view.set_advance(advance_of(row.id, row.queue_id, row.spec) for row in await tenants.reservations(tx))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
         for gone in self.view.clusters.keys() - clusters.keys():
@@ -176,6 +196,10 @@ class Follower:
             self.view.put_shape(shape_row.id, shape_from(shape_row.body))
         for row in rows:
             self._put(row)
+            if row.attempt and row.state == JobState.QUEUED:
+                self._ran_before.add(row.id)
+        if self.cursor is not None and self._ran_before:
+            await self._load_job_spending(tx)
 
     def _put(self, row: Any) -> None:
         self.run_versions.pop(row.id, None)

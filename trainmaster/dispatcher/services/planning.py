@@ -62,7 +62,7 @@ async def apply_plan(
         }
         fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
         asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
-        known = await bursts.policies_there(tx, asked)
+        known = await bursts.revisions(tx, asked)
         fresh = {key: record for key, record in fresh.items() if key in holds or _is_granted(starts[key], known)}
         touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
         live = await runs.lock_live(tx, touched) if touched else {}
@@ -165,6 +165,7 @@ async def apply_plan(
                         **_awaiting(start, stopping),
                         **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
                     },
+                    pools=start.pools,
                     policy_id=None if start.granted is None else start.granted.policy_id,
                     bounds=None if start.granted is None else bursting.bounds_of(start.granted),
                 )
@@ -193,16 +194,16 @@ async def _stop_seconds(
     }
 
 
-def _is_granted(start: Start, known: set[int]) -> bool:
-    """Whether the policy by which it goes, if by one, is still there."""
-    return start.granted is None or start.granted.policy_id in known
+def _is_granted(start: Start, known: Mapping[int, int]) -> bool:
+    """Whether the policy by which it goes, if by one, is still the one that it was decided by."""
+    granted = start.granted
+    return granted is None or known.get(granted.policy_id) == granted.revision
 
 
 def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
-    """How much longer than others a run may wait for its place, as those that give way for it take their time."""
-    if not start.evicts:
-        return {}
-    return {"awaitsSeconds": max(stopping[one.job_id] for one in start.evicts)}
+    """How much longer than others a run may wait for its place: others give way for it, or its nodes are still to come."""
+    longest = max((stopping[one.job_id] for one in start.evicts), default=start.awaits)
+    return {"awaitsSeconds": longest} if longest else {}
 
 
 def _waited_for(reason: Reason | None) -> dict[str, Any]:
@@ -302,3 +303,4 @@ async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:
         if await scheduling.is_lead(tx, token):
             await scheduling.make_partitions(tx, partitions_sql)
             await scheduling.drop_old_cool_downs(tx)
+            await runs.drop_old_provisionings(tx)

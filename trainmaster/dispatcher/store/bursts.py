@@ -12,34 +12,42 @@ from trainmaster.protocol.bursting import BurstPolicySpec
 
 
 class PolicyRow(NamedTuple):
-    """A policy and its key."""
+    """A policy, its key, and which of its versions it is."""
 
     id: int
     spec: BurstPolicySpec
+    revision: int
 
 
 async def policies(tx: Transaction) -> list[PolicyRow]:
-    rows = await tx.all("SELECT id, spec FROM burst_policies ORDER BY name")
-    return [PolicyRow(row.id, BurstPolicySpec.model_validate(row.spec)) for row in rows]
+    rows = await tx.all("SELECT id, spec, revision FROM burst_policies WHERE removed_at IS NULL ORDER BY name")
+    return [PolicyRow(row.id, BurstPolicySpec.model_validate(row.spec), row.revision) for row in rows]
 
 
 async def has_policy(tx: Transaction, name: str) -> bool:
-    return await tx.first("SELECT 1 FROM burst_policies WHERE name = :name", name=name) is not None
+    return (
+        await tx.first("SELECT 1 FROM burst_policies WHERE name = :name AND removed_at IS NULL", name=name) is not None
+    )
 
 
-async def policies_there(tx: Transaction, ids: Sequence[int]) -> set[int]:
-    """Those of these policies that are there; they stay until the transaction ends."""
+async def revisions(tx: Transaction, ids: Sequence[int]) -> dict[int, int]:
+    """The versions of those of these policies that are there; they stay so until the transaction ends."""
     if not ids:
-        return set()
-    rows = await tx.all("SELECT id FROM burst_policies WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE", ids=list(ids))
-    return {row.id for row in rows}
+        return {}
+    rows = await tx.all(
+        "SELECT id, revision FROM burst_policies WHERE id = ANY(:ids) AND removed_at IS NULL ORDER BY id FOR SHARE",
+        ids=list(ids),
+    )
+    return {row.id: row.revision for row in rows}
 
 
 async def put_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
+    """Make or change a policy. One that was removed goes on with what it has spent."""
     row = await tx.one(
         """
         INSERT INTO burst_policies (name, spec) VALUES (:name, CAST(:spec AS jsonb))
-        ON CONFLICT (name) DO UPDATE SET spec = excluded.spec RETURNING id
+        ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, revision = burst_policies.revision + 1, removed_at = NULL
+        RETURNING id
         """,
         name=spec.name,
         spec=dumps(spec.to_wire()),
@@ -48,8 +56,14 @@ async def put_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
 
 
 async def delete_policy(tx: Transaction, name: str) -> bool:
-    """Whether there was one. What was spent by it stays in the usage."""
-    row = await tx.first("DELETE FROM burst_policies WHERE name = :name RETURNING id", name=name)
+    """Whether there was one. What was spent by it stays counted."""
+    row = await tx.first(
+        """
+        UPDATE burst_policies SET removed_at = now(), revision = revision + 1
+        WHERE name = :name AND removed_at IS NULL RETURNING id
+        """,
+        name=name,
+    )
     if row is not None:
         await note_change(tx, "policy", row.id)
     return row is not None
@@ -73,15 +87,15 @@ async def spent(tx: Transaction) -> Sequence[Row[Any]]:
     )
 
 
-async def spent_on_jobs(tx: Transaction) -> Mapping[int, int]:
-    """By job that has not ended: what its earlier runs by policies have cost, in billionths; estimated until it is counted."""
+async def spent_on_jobs(tx: Transaction, job_ids: Sequence[int]) -> dict[int, int]:
+    """What earlier runs of these jobs by policies have cost, in billionths; estimated until it is counted."""
     rows = await tx.all(
         """
-        SELECT r.job_id, sum(coalesce(r.cost, ceil((r.bounds->>'rate')::numeric
-            * extract(epoch FROM r.ended_at - r.leased_at) / 3600)))::bigint AS cost
-        FROM runs r JOIN jobs j ON j.id = r.job_id
-        WHERE r.policy_id IS NOT NULL AND r.ended_at IS NOT NULL AND j.ended_at IS NULL GROUP BY r.job_id
-        """
+        SELECT job_id, sum(coalesce(cost, ceil((bounds->>'rate')::numeric
+            * extract(epoch FROM ended_at - leased_at) / 3600)))::bigint AS cost
+        FROM runs WHERE job_id = ANY(:jobs) AND policy_id IS NOT NULL AND ended_at IS NOT NULL GROUP BY job_id
+        """,
+        jobs=list(job_ids),
     )
     return {row.job_id: row.cost for row in rows}
 

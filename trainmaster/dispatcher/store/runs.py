@@ -25,6 +25,8 @@ class RunRecord:
     sizes: dict[str, int] = field(default_factory=dict)
     """Members by role that it is to have; empty where they were not asked for."""
     is_shrinking: bool = False
+    awaits_pools: bool = False
+    """Whether pools of its cluster have to grow for it, and nobody knows yet what came of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class NewRun:
     decision: dict[str, Any]
     policy_id: int | None = None
     bounds: dict[str, Any] | None = None
+    pools: tuple[str, ...] = ()
+    """Of its cluster, that have to grow for it."""
 
 
 def _record(row: Row[Any]) -> RunRecord:
@@ -86,6 +90,7 @@ def _record(row: Row[Any]) -> RunRecord:
         getattr(row, "placement", None),
         getattr(row, "sizes", None) or {},
         getattr(row, "holding", None) is not None,
+        getattr(row, "pools", None) is not None,
     )
 
 
@@ -97,7 +102,7 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
-        SELECT {_COLUMNS}, coalesce(placement, assumed) AS placement FROM runs
+        SELECT {_COLUMNS}, pools, coalesce(placement, assumed) AS placement FROM runs
         WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
         ORDER BY job_id, attempt FOR UPDATE
         """,
@@ -165,11 +170,11 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
     await tx.run(
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
-                          decision, policy_id, bounds)
-        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds
+                          decision, policy_id, bounds, pools)
+        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds, pools
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
             job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
-            assumed jsonb, decision jsonb, policy int, bounds jsonb)
+            assumed jsonb, decision jsonb, policy int, bounds jsonb, pools text[])
         """,
         rows=dumps(
             [
@@ -185,6 +190,7 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
                     "decision": run.decision,
                     "policy": run.policy_id,
                     "bounds": run.bounds,
+                    "pools": list(run.pools) or None,
                 }
                 for run in fresh
             ]
@@ -193,7 +199,7 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
 
 
 async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
-    """Store changed runs. The rows must be locked."""
+    """Store changed runs. The rows must be locked. The scheduler is told of ends by which a burst policy has spent something."""
     if not changes:
         return
     # For the limit see ``jobs.write``.
@@ -204,18 +210,21 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                 job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
                 desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8)
             LIMIT :many
+        ), touched AS (
+            UPDATE runs SET
+                state = n.state, generation = n.generation, seq = n.seq, known = n.known,
+                stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
+                result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
+                started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
+                                  ELSE runs.started_at END,
+                placed_at = CASE WHEN n.placed THEN coalesce(runs.placed_at, now()) ELSE runs.placed_at END,
+                ended_at = CASE WHEN n.over THEN coalesce(
+                    runs.ended_at,
+                    greatest(now() - make_interval(secs => n.ago), runs.placed_at, runs.started_at, runs.leased_at)) END
+            FROM n WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+            RETURNING runs.policy_id, n.over
         )
-        UPDATE runs SET
-            state = n.state, generation = n.generation, seq = n.seq, known = n.known,
-            stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
-            result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
-            started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
-                              ELSE runs.started_at END,
-            placed_at = CASE WHEN n.placed THEN coalesce(runs.placed_at, now()) ELSE runs.placed_at END,
-            ended_at = CASE WHEN n.over THEN coalesce(
-                runs.ended_at,
-                greatest(now() - make_interval(secs => n.ago), runs.placed_at, runs.started_at, runs.leased_at)) END
-        FROM n WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        INSERT INTO changes (kind, ref) SELECT 'spend', 0 FROM touched WHERE over AND policy_id IS NOT NULL LIMIT 1
         """,
         rows=dumps(
             [
@@ -239,6 +248,47 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
         ),
         many=len(changes),
     )
+
+
+async def note_pools(tx: Transaction, refs: Sequence[RunRef]) -> int:
+    """Write down how long runs have waited for nodes that pools had to add, where they have them now or were returned without.
+
+    How many such waits there were. Call it behind ``write``.
+    """
+    return await tx.run(
+        """
+        WITH due AS (
+            SELECT job_id, attempt, cluster_id, pools, extract(epoch FROM placed_at - leased_at)::float8 AS seconds
+            FROM runs WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+              AND pools IS NOT NULL AND (placed_at IS NOT NULL OR ended_at IS NOT NULL)
+        ), told AS (
+            UPDATE runs SET pools = NULL FROM due WHERE runs.job_id = due.job_id AND runs.attempt = due.attempt
+            RETURNING due.cluster_id, due.pools, due.seconds, runs.state
+        )
+        INSERT INTO provisionings (cluster_id, pool, seconds)
+        SELECT cluster_id, unnest(pools), seconds FROM told WHERE seconds IS NOT NULL OR state = 'returned'
+        """,
+        jobs=[ref.job_key for ref in refs],
+        attempts=[ref.attempt for ref in refs],
+    )
+
+
+async def provisionings(tx: Transaction, most: int) -> Sequence[Row[Any]]:
+    """The latest waits for each pool, the oldest first: cluster, pool, seconds or NULL."""
+    return await tx.all(
+        """
+        SELECT cluster_id, pool, seconds FROM (
+            SELECT cluster_id, pool, seconds, at, id,
+                   row_number() OVER (PARTITION BY cluster_id, pool ORDER BY at DESC, id DESC) AS place
+            FROM provisionings WHERE at > now() - interval '30 days') latest
+        WHERE place <= :most ORDER BY cluster_id, pool, at, id
+        """,
+        most=most,
+    )
+
+
+async def drop_old_provisionings(tx: Transaction) -> int:
+    return await tx.run("DELETE FROM provisionings WHERE at < now() - interval '30 days'")
 
 
 async def resize(tx: Transaction, changes: Sequence[Resizing]) -> None:

@@ -184,7 +184,10 @@ burst_policies = Table(
     Column("id", Integer, Identity(), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("spec", JSONB(), nullable=False),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    Column("removed_at", DateTime(timezone=True)),
     _now(),
+    comment="revision: rises with each change. One that was removed keeps its key: made again, it goes on with what was spent.",
 )
 
 policy_spend = Table(
@@ -207,6 +210,18 @@ budget_warnings = Table(
     _now(),
     PrimaryKeyConstraint("policy_id", "span", "since", "part"),
     comment="Which parts of a budget were used up, so that each is told once; since: the begin of its hour, day or month.",
+)
+
+provisionings = Table(
+    "provisionings",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("cluster_id", Integer, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("seconds", Double),
+    Index("ix_provisionings_pool", "cluster_id", "pool", "at"),
+    comment="How long members waited for nodes that a pool had to add; NULL: they never came. Insert-only.",
 )
 
 usage = Table(
@@ -406,6 +421,7 @@ runs = Table(
     Column("policy_id", Integer),
     Column("bounds", JSONB()),
     Column("cost", Numeric()),
+    Column("pools", ARRAY(Text)),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="
@@ -418,7 +434,8 @@ runs = Table(
     Index("ix_runs_policy", "policy_id", "leased_at", postgresql_where=text("policy_id IS NOT NULL")),
     comment="holding: the sizes before a shrink, until its agent says that the members have gone. placed_at: since when members have"
     " nodes. counted: whether what it used is in usage. policy_id, bounds, cost: of a run by a burst policy, how long it may"
-    " last and at what price, and once it is counted what it cost.",
+    " last and at what price, and once it is counted what it cost. pools: that have to grow for it, until it is known what came"
+    " of that.",
 )
 
 run_tails = Table(

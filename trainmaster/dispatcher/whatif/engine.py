@@ -15,6 +15,7 @@ from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster.dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster.dispatcher.domain.prices import FREE, Tariff, tariff_of
+from trainmaster.dispatcher.domain.provisioning import Learnt, learn
 from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
@@ -39,6 +40,8 @@ from trainmaster.simulation.run import Run
 
 _PLACEMENT_TIMEOUT = 300.0
 _A_MOMENT = 0.001
+_MOST_BEGAN = 10_000
+"""Starts by a policy that are remembered, for its ramp."""
 Progress = Callable[[int, int], None]
 """Told how many jobs have ended, and of how many."""
 
@@ -88,6 +91,8 @@ class Outcome:
     kinds: Mapping[str, str]
     products: Mapping[str, Groups]
     """By cluster."""
+    learnt: Mapping[tuple[str, str], Learnt]
+    """By cluster and pool: what was learnt of how it grows."""
     bursts: Mapping[str, int]
     """By burst policy: how many runs it sent to public clusters."""
     tariffs: Mapping[str, Tariff]
@@ -131,6 +136,9 @@ class Simulation:
         self._releases: list[tuple[float, int]] = []
         self._cooling: list[tuple[float, int, int]] = []
         self._generations: dict[str, int] = {}
+        self._growing: dict[int, tuple[int, tuple[str, ...], float]] = {}
+        """By job: its cluster, the pools that have to grow for it, and since when."""
+        self._samples: dict[tuple[int, str], list[float | None]] = {}
         self._spent: dict[int, dict[int, int]] = {}
         self._spent_on: dict[int, int] = {}
         self._began: dict[int, list[float]] = {}
@@ -167,6 +175,7 @@ class Simulation:
             capacity=self._capacity,
             kinds={spec.name: spec.cluster_kind.value for spec in self._specs.values()},
             products={self._specs[key].name: self._groups_of(key) for key in self._clusters},
+            learnt={(self._specs[key].name, pool): one for (key, pool), one in self._view.provisioning.items()},
             bursts=self._bursts,
             tariffs={self._specs[key].name: tariff for key, tariff in self._tariffs.items()},
         )
@@ -239,6 +248,8 @@ class Simulation:
             left = (record.job.run - record.done) / self._clusters[key].spec.speed
             heappush(self._ends, (run.started_at + max(left, 0.0), run.id, key))
         live = self._view.runs.get(record.job.number)
+        if run.placement and run.started_at < inf:
+            self._note_growth(record.job.number, run.started_at)
         if live is not None and run.placement is not None:
             self._view.put_run(replace(live, placement=freeze_placement(run.placement)))
 
@@ -272,6 +283,9 @@ class Simulation:
         )
         settled = job_machine.settle(record.machine, ending, record.job.spec.retries, now)
         record.machine = settled.job
+        if run.placed or run.state is RunState.RETURNED:
+            self._note_growth(number, min(run.started_at, run.ended_at) if run.placed else inf)
+        self._growing.pop(number, None)
         self._note_spent(number, run)
         self._view.drop_job(number)
         if settled.cool_down_seconds:
@@ -288,13 +302,24 @@ class Simulation:
             return 1
         return 0
 
+    def _note_growth(self, number: int, placed_at: float) -> None:
+        """Pools have grown for a run, or with infinity have not."""
+        found = self._growing.pop(number, None)
+        if found is not None:
+            key, pools, since = found
+            for pool in pools:
+                self._samples.setdefault((key, pool), []).append(placed_at - since if placed_at < inf else None)
+            self._view.set_provisioning({one: learn(samples) for one, samples in self._samples.items()})
+
     def _note_spent(self, number: int, run: Run) -> None:
         """What a run by a policy has cost, as the dispatcher counts it."""
         live = self._view.runs.get(number)
         if live is None or live.burst is None:
             return
         policy, stays = live.burst.policy_id, self._records[number].stays
-        self._began.setdefault(policy, []).append(live.burst.leased_at)
+        began = self._began.setdefault(policy, [])
+        began.append(live.burst.leased_at)
+        del began[:-_MOST_BEGAN]
         if stays and stays[-1].ended_at == run.ended_at:
             needs = {role.name: role.needs for role in self._view.shapes[live.shape_id].roles}
             amounts = stays[-1].amounts(needs, self._groups_of(live.cluster_id))
@@ -302,7 +327,7 @@ class Simulation:
                 of_policy = self._spent.setdefault(policy, {})
                 of_policy[part.hour] = of_policy.get(part.hour, 0) + used.cost
                 self._spent_on[number] = self._spent_on.get(number, 0) + used.cost
-        self._view.spending = Spending(self._spent, self._spent_on, self._began)
+        self._view.spending, self._view.job_spent = Spending(self._spent, self._began), self._spent_on
 
     def _avoid(self, number: int, key: int, now: float) -> None:
         avoided = dict(self._view.avoided)
@@ -414,6 +439,8 @@ class Simulation:
         self._generations[run] = 1
         spec = self._specs[start.cluster_id]
         self._view.put_run(start.run(now))
+        if start.pools:
+            self._growing[start.job.id] = start.cluster_id, start.pools, now
         if start.granted is not None:
             self._bursts[start.granted.policy] += 1
         self._clusters[start.cluster_id].start(
@@ -427,7 +454,7 @@ class Simulation:
                 spec=self._wire(record.job.spec, start.granted),
                 sizes=start.sizes,
                 pins=start.placement,
-                placement_timeout_seconds=parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT,
+                placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT) + start.awaits,
             ),
             now,
         )

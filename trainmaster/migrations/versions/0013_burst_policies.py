@@ -21,9 +21,12 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), sa.Identity(always=False), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("spec", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("revision", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("removed_at", sa.DateTime(timezone=True)),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_burst_policies")),
         sa.UniqueConstraint("name", name=op.f("uq_burst_policies_name")),
+        comment="revision: rises with each change. One that was removed keeps its key: made again, it goes on with what was spent.",
     )
     op.create_table(
         "policy_spend",

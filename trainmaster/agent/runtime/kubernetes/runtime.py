@@ -209,6 +209,8 @@ class KubernetesRuntime:
             runtime="kubernetes",
             scheduler="" if placement is None else placement.name,
             capabilities=tuple(sorted(capabilities)),
+            pools=found.pools,
+            start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
             not_counted=found.not_counted,
             closed=self._told_closed,

@@ -1,0 +1,142 @@
+"""Jobs that go to nodes which are still to come."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
+from trainmaster.dispatcher.domain.provisioning import UNSEEN, learn
+from trainmaster.dispatcher.scheduling.place import ledger_of, try_out
+from trainmaster.dispatcher.scheduling.view import COMING, WaitingJob, freeze_placement
+from trainmaster.protocol.agent import Pool
+from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.states import ClusterKind
+
+BIG = simple(cpu=8)
+ALL = tuple(ClusterKind)
+
+
+def pool(count: int = 2, **more: Any) -> Pool:
+    """Up to four nodes of 8 cores, of which so many could still come."""
+    return Pool(most=4, **nodes(count, "big", cpu=8, **more).model_dump())
+
+
+def growing(count: int = 2, **more: Any) -> ViewBuilder:
+    """A cluster with one node of 4 cores, and a pool that may bring some of 8."""
+    return ViewBuilder().cluster("c", nodes(1, cpu=4), pools=(pool(count),), **more)
+
+
+def test_a_job_that_fits_on_no_node_goes_to_one_that_is_to_come() -> None:
+    start = growing().job("j", BIG).cycle().start("j")
+    assert (start.pools, start.placement) == (("big",), {f"{COMING}big": {"worker": 1}})
+    assert start.awaits == UNSEEN.timeout
+    assert start.why.startswith("c, where its pool big grows for it, which is expected to take ")
+
+
+def test_it_goes_where_there_is_room_now_instead() -> None:
+    view = growing().cluster("d", nodes(1, cpu=8)).job("j", BIG)
+    assert view.cycle().where == {"j": "d"}
+    assert view.cycle().start("j").pools == ()
+
+
+def test_what_could_come_is_promised_once() -> None:
+    view = growing(2).job("a", BIG).job("b", BIG).job("c", BIG)
+    assert view.applied().started == ["a", "b"]
+    assert view.later(60).cycle().started == []
+
+
+def test_a_gang_may_use_what_is_there_and_what_is_to_come() -> None:
+    shape = gang(role(3, cpu=4))
+    start = growing(1).job("j", shape).cycle().start("j")
+    assert start.placement == {"nodes": {"worker": 1}, f"{COMING}big": {"worker": 2}}
+
+
+def test_a_node_that_has_come_is_not_free_for_others_while_those_who_wait_for_it_have_not_said_where_they_are() -> None:
+    view = growing(2).job("a", BIG)
+    view.applied()
+    view.cluster("c", nodes(1, cpu=4), nodes(1, "new", cpu=8), pools=(pool(1),))
+    outcome = view.job("b", BIG).cycle()
+    assert outcome.start("b").pools == ("big",)
+    run = view.view.runs[view.ids["a"]]
+    run.placement = freeze_placement({"new": {"worker": 1}})
+    run.load = None
+    view.view.drop_job(run.job_id)
+    view.view.put_run(run)
+    assert view.cycle().start("b").pools == ("big",)
+
+
+def test_small_jobs_go_on_starting_on_nodes_that_those_who_wait_cannot_use() -> None:
+    view = growing(2).job("a", BIG)
+    view.applied()
+    outcome = view.job("small", simple(cpu=4)).cycle()
+    assert (outcome.where, outcome.start("small").pools) == ({"small": "c"}, ())
+
+
+def test_when_the_run_ends_the_nodes_may_be_asked_for_again() -> None:
+    view = growing(1).job("a", BIG)
+    view.applied()
+    assert view.job("b", BIG).cycle().started == []
+    assert view.ended("a").cycle().started == ["b"]
+
+
+REFUSED: dict[str, tuple[ViewBuilder, Token]] = {
+    "by quota": (growing().queue("main", limits={"cpu": 4}).job("j", BIG), Token.QUEUE_LIMIT),
+    "where the pool's nodes are too small": (growing().job("j", simple(cpu=9)), Token.TOO_LARGE),
+    "where no more may come now": (growing(0).job("j", BIG), Token.INSUFFICIENT_CAPACITY),
+    "where there could never be enough": (growing().job("j", gang(role(6, cpu=8))), Token.TOO_LARGE),
+    "on a cluster that has returned it": (
+        growing().cluster("d", nodes(1, cpu=8), lease=-1).job("j", BIG, returned_by=("c",)),
+        Token.COOLING_DOWN,
+    ),
+    "on a kind that its queue does not allow": (
+        growing(kind=ClusterKind.PUBLIC).job("j", BIG),
+        Token.NO_CLUSTER_ALLOWED,
+    ),
+    "on a cordoned cluster": (growing(cordoned=True).job("j", BIG), Token.CORDONED),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_nothing_grows(sentence: str) -> None:
+    view, token = REFUSED[sentence]
+    outcome = view.cycle()
+    assert outcome.started == []
+    assert outcome.reason("j").token is token
+
+
+def test_a_pool_that_is_known_to_come_soon_gets_less_time() -> None:
+    view = growing().job("j", BIG)
+    view.view.set_provisioning({(view.clusters["c"], "big"): learn([30.0] * 20)})
+    start = view.cycle().start("j")
+    assert start.awaits == 1.5 * 30 + 60
+    assert start.why.endswith("which is expected to take 32s")
+
+
+def test_a_job_on_trial_is_told_that_it_could_run_though_only_on_nodes_to_come() -> None:
+    view = growing()
+    job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
+    trial = try_out(view.view, ledger_of(view.view, NOW), job, BIG, NOW)
+    assert trial is not None
+    assert (trial.could_run, trial.starts_now, trial.fits_empty, trial.fits_now) == (True, True, ("c",), ())
+
+
+def test_by_a_policy_it_goes_to_a_pool_and_the_time_until_nodes_are_there_is_paid_for() -> None:
+    view = ViewBuilder().cluster("own", nodes(1, cpu=4))
+    prices = {"onDemand": {"cpu": 1}}
+    view.cluster("rented", kind=ClusterKind.PUBLIC, prices=prices, pools=(pool(),), timeout=100.0)
+    start = view.policy(budget={"day": 100}, timeLimit="1h").job("j", BIG).cycle().start("j")
+    assert start.granted is not None
+    assert (start.pools, start.granted.bounds.wait) == (("big",), UNSEEN.timeout)
+    assert start.granted.bounds.rate == 8 * 10**9
+
+
+def test_a_policy_without_spot_does_not_use_a_pool_of_spot_nodes() -> None:
+    view = ViewBuilder().cluster("own", nodes(1, cpu=4))
+    spot = pool(labels={"trainmaster.dev/spot": "true"})
+    view.cluster("rented", kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}, pools=(spot,))
+    view.policy(budget={"day": 100}, timeLimit="1h", spot="never").job("j", BIG)
+    assert view.cycle().started == []
+    view.policy(budget={"day": 100}, timeLimit="1h", spot="only")
+    start = view.cycle().start("j")
+    assert start.granted is not None
+    assert start.granted.binding == (("trainmaster.dev/spot", "In", ("true",)),)
