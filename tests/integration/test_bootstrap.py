@@ -115,7 +115,11 @@ def test_keys_of_a_database_that_is_gone_work_in_the_new_one(
 @pytest.mark.parametrize(
     ("tenants", "code", "said"),
     [
-        ("kind: Job\nname: a", Exit.USAGE, "'Job' is not one of PriorityClass, Queue, PriceBook, BurstPolicy, Cluster"),
+        (
+            "kind: Job\nname: a",
+            Exit.USAGE,
+            "'Job' is not one of PriorityClass, Queue, PriceBook, Dataset, BurstPolicy, Cluster",
+        ),
         ("kind: Queue\npath: lab\nweight: -1", Exit.BAD_REQUEST, "weight"),
         ("kind: Queue\npath: lab/vision", Exit.BAD_REQUEST, "there is no queue 'lab'; make the parent first"),
     ],

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Self
 
-from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
+from trainmaster.dispatcher.domain.burst_policies import Spending, hours_of, policy_of
+from trainmaster.dispatcher.domain.datasets import Dataset
 from trainmaster.dispatcher.domain.prices import FREE, MICROS, tariff_of
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.domain.weights import Weights
@@ -22,7 +23,7 @@ from trainmaster.dispatcher.scheduling.view import (
     freeze_placement,
 )
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, Taint
-from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
 from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
 from trainmaster.protocol.quota import parse_line
@@ -185,6 +186,7 @@ class ViewBuilder:
         held: bool = False,
         state: QueueState = QueueState.OPEN,
         profile: Weights | None = None,
+        regions: tuple[str, ...] = (),
     ) -> Self:
         """A queue; its parents are made where they are missing. Saying it again changes it.
 
@@ -221,6 +223,7 @@ class ViewBuilder:
                 preemption=preemption,
                 min_run_time=min_run_time,
                 weights=profile,
+                regions=frozenset(regions),
             )
         )
         return self
@@ -247,6 +250,9 @@ class ViewBuilder:
         prices: dict[str, Any] | None = None,
         timeout: float = 0.0,
         pools: tuple[Pool, ...] = (),
+        uplink: float | None = None,
+        connected: list[dict[str, Any]] | None = None,
+        only_queues: tuple[str, ...] = (),
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
 
@@ -264,7 +270,11 @@ class ViewBuilder:
         )
         tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
         known = None if silent else report
-        self.view.put_cluster(Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff, timeout), at)
+        hours = hours_of([HoursSpec.model_validate(one) for one in connected or ()])
+        self.view.put_cluster(
+            Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff, timeout, uplink, hours, only_queues),
+            at,
+        )
         if lease is None:
             self.view.lease_until.pop(cluster_id, None)
         else:
@@ -286,6 +296,16 @@ class ViewBuilder:
         number = len(self.view.advance) + 1
         made = AdvanceReservation(number, name, self.queues[queue], on, nodes, selector, NOW + starts, NOW + ends)
         self.view.set_advance([*self.view.advance.values(), made])
+        return self
+
+    def dataset(self, *datasets: Dataset) -> Self:
+        """Data that an admin has declared, beside what was said before."""
+        self.view.set_datasets([*self.view.datasets.values(), *datasets])
+        return self
+
+    def trouble(self, cluster: str, trouble: float) -> Self:
+        """A cluster has returned or lost so many runs lately."""
+        self.view.set_trouble({**self.view.trouble, self.clusters[cluster]: trouble})
         return self
 
     def policy(self, name: str = "overflow", *queues: str, **fields: Any) -> Self:

@@ -262,7 +262,7 @@ def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
 
 # No trace
 
-CACHES = ("_policies_of", "empty_rooms", "member_kinds", "laid", "rooms", "tree", "_lines", "_ancestry")
+CACHES = ("_policies_of", "_access", "empty_rooms", "member_kinds", "laid", "rooms", "tree", "_lines", "_ancestry")
 """What is worked out when it is first asked for."""
 
 

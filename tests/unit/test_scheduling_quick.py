@@ -14,7 +14,7 @@ from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
 from trainmaster.dispatcher.scheduling.layout import lay_out
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.scores import Fit, measure, score, total_score
+from trainmaster.dispatcher.scheduling.scores import Fit, fixed_score, measure, score, total_score
 from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
@@ -85,17 +85,30 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
 kinds = st.sampled_from(list(ClusterKind))
 
 
-weights = st.builds(Weights, *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(3)))
+weights = st.builds(Weights, *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(8)), spread=st.just(0.0))
+"""Without ``spread``, which hangs on the queue."""
+parts = st.floats(0, 1)
 costs = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 
-@given(kinds, amounts, amounts, amounts, costs, weights)
+@given(kinds, amounts, amounts, amounts, costs, weights, costs, parts, costs, parts)
 def test_the_total_alone_is_the_total(
-    kind: ClusterKind, free: Resources, capacity: Resources, needs: Resources, cost: float, by: Weights
+    kind: ClusterKind,
+    free: Resources,
+    capacity: Resources,
+    needs: Resources,
+    cost: float,
+    by: Weights,
+    wait: float,
+    local: float,
+    trouble: float,
+    preferred: float,
 ) -> None:
     cluster = Cluster(1, "c", kind)
     fit = Fit(cluster, free, capacity, needs, cost)
     assert total_score(kind, measure(free, capacity), needs, cost, by) == score(fit, by)[0]
+    fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred)
+    assert total_score(kind, measure(free, capacity), needs, cost, by, fixed_score(fit, by)) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

@@ -1,4 +1,4 @@
-"""``queues``, ``reservations`` and ``keys``: what admins look after."""
+"""``queues``, ``reservations``, ``datasets`` and ``keys``: what admins look after."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,12 +19,14 @@ _WAITING = ("held", "queued", "dispatched", "running")
 _OVER = ("succeeded", "failed", "cancelled")
 
 reservations_app = typer.Typer(help="List and remove reservations of nodes.")
+datasets_app = typer.Typer(help="List and remove data that was declared.")
 keys_app = typer.Typer(help="List, make and revoke API keys.")
 
 
 def register(app: typer.Typer) -> None:
     app.command()(queues)
     app.add_typer(reservations_app, name="reservations")
+    app.add_typer(datasets_app, name="datasets")
     app.add_typer(keys_app, name="keys")
 
 
@@ -121,6 +123,42 @@ def _reservation_row(one: dict[str, Any], moment: "datetime", *, wide: bool) -> 
     if wide:
         row += [",".join(f"{key}={value}" for key, value in spec.node_selector.items()) or "-", spec.description or "-"]
     return row
+
+
+@datasets_app.callback(invoke_without_command=True)
+def datasets(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List data that was declared; with a sub-command, remove some. It is declared with: trainmaster apply -f FILE"""
+    if ctx.invoked_subcommand is not None:
+        return
+    with config.connect(ctx) as client:
+        found = client.objects("Dataset")
+    if output.is_data:
+        print_data(found, output)
+        return
+    if not found:
+        note("no data is declared; an admin does so with: trainmaster apply -f FILE")
+        return
+    rows = [
+        [
+            one["name"],
+            one["size"],
+            ", ".join(one["clusters"]) or "-",
+            ", ".join(one["regions"]) or "all",
+            "yes" if one["remote"] else "no",
+        ]
+        for one in found
+    ]
+    print_table(["NAME", "SIZE", "CLUSTERS", "REGIONS", "MAY BE MOVED"], rows)
+
+
+@datasets_app.command(name="remove")
+def remove_dataset(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+) -> None:
+    """Forget what was declared; jobs that name it go where agents report it."""
+    with config.connect(ctx) as client:
+        client.delete("Dataset", name)
+    print(f"{name}  removed")
 
 
 @reservations_app.command()

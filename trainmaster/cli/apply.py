@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
 
-_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "BurstPolicy", "Reservation", "Job")
+_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation", "Job")
 """In which kinds are applied: each after those that it names."""
 
 
@@ -94,7 +94,7 @@ def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Stric
     from trainmaster.protocol.errors import Code, Mistake, ProblemError
     from trainmaster.protocol.jobs import JobSpec
     from trainmaster.protocol.prices import PriceBookSpec
-    from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
+    from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
     out: list[tuple[Kind, str, Strict]] = []
     mistakes: list[Mistake] = []
@@ -113,6 +113,9 @@ def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Stric
                 case "Cluster":
                     cluster = validated(ClusterSpec, document.value, document.place)
                     out.append(("Cluster", cluster.name, cluster))
+                case "Dataset":
+                    dataset = validated(DatasetSpec, document.value, document.place)
+                    out.append(("Dataset", dataset.name, dataset))
                 case "BurstPolicy":
                     policy = validated(BurstPolicySpec, document.value, document.place)
                     out.append(("BurstPolicy", policy.name, policy))

@@ -13,12 +13,13 @@ from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec
 
 _KINDS: dict[str | None, type[Declared]] = {
     "PriorityClass": PriorityClassSpec,
     "Queue": QueueSpec,
     "PriceBook": PriceBookSpec,
+    "Dataset": DatasetSpec,
     "BurstPolicy": BurstPolicySpec,
     "Cluster": ClusterSpec,
 }

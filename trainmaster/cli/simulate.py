@@ -214,7 +214,7 @@ def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") ->
     from trainmaster.dispatcher.whatif.engine import Declared
     from trainmaster.protocol.bursting import BurstPolicySpec
     from trainmaster.protocol.prices import PriceBookSpec
-    from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+    from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
     from trainmaster.simulation.generate import tenants_of
 
     if files:
@@ -231,6 +231,7 @@ def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") ->
         clusters=[spec for spec in specs if isinstance(spec, ClusterSpec)],
         books=[spec for spec in specs if isinstance(spec, PriceBookSpec)],
         policies=[spec for spec in specs if isinstance(spec, BurstPolicySpec)],
+        datasets=[spec for spec in specs if isinstance(spec, DatasetSpec)],
     )
 
 

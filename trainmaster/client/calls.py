@@ -15,13 +15,14 @@ from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
-Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "BurstPolicy", "Reservation"]
+Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation"]
 
 COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
     "Queue": ("/v1/queues", "queues"),
     "PriorityClass": ("/v1/priority-classes", "priorityClasses"),
     "PriceBook": ("/v1/price-books", "priceBooks"),
     "Cluster": ("/v1/clusters", "clusters"),
+    "Dataset": ("/v1/datasets", "datasets"),
     "BurstPolicy": ("/v1/burst-policies", "burstPolicies"),
     "Reservation": ("/v1/reservations", "reservations"),
 }

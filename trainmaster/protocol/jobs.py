@@ -18,6 +18,7 @@ LabelKey = Annotated[
         max_length=317, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
     ),
 ]
+RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 ResourceName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=r"^[a-zA-Z0-9./_-]+$")]
@@ -179,11 +180,20 @@ class Topology(Strict):
     numa: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
 
 
+class Preference(Strict):
+    """Clusters that a job prefers to others, by their labels; ``region``, ``kind``, ``provider`` and ``name`` are labels, too."""
+
+    selector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1, max_length=20)]
+    weight: Annotated[int, Field(ge=1, le=100)] = 1
+
+
 class Placement(Strict):
     """Where the job may go. What is left empty does not restrict."""
 
     clusters: tuple[Name40, ...] = ()
     kinds: tuple[ClusterKind, ...] = ()
+    regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
+    preferred: Annotated[tuple[Preference, ...], Field(max_length=20)] = ()
     selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
     profile: Profile | None = None

@@ -69,6 +69,8 @@ class PriceBookSpec(Strict):
     on_demand: PricesSpec = PricesSpec()
     spot: PricesSpec | None = None
     """On nodes that the provider may take back."""
+    egress: Money | None = None
+    """Of a GiB that leaves the cluster. It counts in the choice of a cluster for jobs whose data is elsewhere."""
     exchange_rate: Factor = Decimal(1)
     """What one unit of the currency of these prices is in the installation's currency."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""

@@ -95,6 +95,8 @@ class Check(StrEnum):
     NONE = "fits"
     KIND = "kind"
     NAME = "name"
+    REGION = "region"
+    QUEUE = "queue"
     SELECTOR = "selector"
     DATASET = "dataset"
     CAPABILITY = "capability"

@@ -16,6 +16,7 @@ class ProfileName(StrEnum):
 
     BALANCED = "balanced"
     CHEAPEST = "cheapest"
+    FASTEST = "fastest"
 
 
 class WeightsSpec(Strict):
@@ -27,11 +28,23 @@ class WeightsSpec(Strict):
     """Clusters that it leaves fullest."""
     money: Weight = 0.0
     """Clusters where it costs least."""
+    wait: Weight = 0.0
+    """Clusters where it starts soonest."""
+    data: Weight = 0.0
+    """Clusters where most of its data is."""
+    reliability: Weight = 0.0
+    """Clusters that have not returned or lost runs lately."""
+    affinity: Weight = 0.0
+    """Clusters that the job prefers."""
+    topology: Weight = 0.0
+    """Clusters where it is spread over the fewest domains of the level that it prefers."""
+    spread: Weight = 0.0
+    """Clusters where few of the runs of its queue are."""
 
     @model_validator(mode="after")
     def _weighs_something(self) -> Self:
-        if not any((self.kind, self.packing, self.money)):
-            raise ValueError("give at least one of kind, packing and money a weight above 0")
+        if not any(self.model_dump().values()):
+            raise ValueError(f"give at least one of {', '.join(type(self).model_fields)} a weight above 0")
         return self
 
 
@@ -47,6 +60,9 @@ Profile = Annotated[
     BeforeValidator(_named_or_weighed),
 ]
 PROFILES = {
-    ProfileName.BALANCED: WeightsSpec(kind=2, packing=1, money=1),
-    ProfileName.CHEAPEST: WeightsSpec(packing=0.1, money=10),
+    ProfileName.BALANCED: WeightsSpec(
+        kind=2, packing=1, money=1, wait=1, data=1, reliability=0.5, affinity=1, topology=0.5
+    ),
+    ProfileName.CHEAPEST: WeightsSpec(packing=0.1, money=10, reliability=0.1, affinity=0.1),
+    ProfileName.FASTEST: WeightsSpec(packing=0.1, wait=10, data=1, reliability=1, affinity=0.1, topology=1),
 }

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
+from trainmaster.protocol.bursting import HoursSpec
 from trainmaster.protocol.durations import Duration
-from trainmaster.protocol.jobs import LabelKey, LabelValue
+from trainmaster.protocol.jobs import LabelKey, LabelValue, RegionName
 from trainmaster.protocol.prices import Factor
+from trainmaster.protocol.quantities import Quantity, parse_quantity
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
 from trainmaster.protocol.scoring import Profile
 from trainmaster.protocol.states import (
@@ -23,6 +25,12 @@ from trainmaster.protocol.states import (
     QueueState,
     RunState,
 )
+
+
+def _positive(text: str | None) -> str | None:
+    if text is not None and parse_quantity("memory", text) <= 0:
+        raise ValueError(f"must be above 0, not {text}")
+    return text
 
 
 class QueueSpec(Strict):
@@ -50,6 +58,8 @@ class QueueSpec(Strict):
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
     allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
+    allowed_regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
+    """Where jobs of this queue and of those below it may run; without any, anywhere."""
     default_priority_class: Name40 | None = None
     profile: Profile | None = None
     """By what the best cluster for its jobs is found; of this queue and those below it that say nothing."""
@@ -121,7 +131,29 @@ class ClusterSpec(Strict):
     """What its time costs; without one nothing."""
     price_correction: Factor = Decimal(1)
     """By how much its invoices differ from the price book: 1.07 where they are 7 % higher."""
+    uplink: Annotated[Quantity | None, AfterValidator(_positive)] = None
+    """Bytes in a second between it and others, such as 1Gi; what is not known takes no time."""
+    connected: Annotated[tuple[HoursSpec, ...], Field(max_length=100)] = ()
+    """Hours in which runs are sent there; without any, at all times. What runs goes on in between."""
+    only_queues: Annotated[tuple[QueuePath, ...], Field(max_length=1000)] = ()
+    """Whose jobs may run there, those below included; without any, everybody's."""
     placement_timeout: Duration = "5m"
+    description: Annotated[str, StringConstraints(max_length=1000)] = ""
+
+
+class DatasetSpec(Strict):
+    """Data that jobs name in ``placement.datasets``: how much, where it is, and where it may be read."""
+
+    kind: Literal["Dataset"] = "Dataset"
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    size: Annotated[Quantity, AfterValidator(_positive)]
+    """Bytes, such as 500Gi."""
+    clusters: Annotated[tuple[Name40, ...], Field(max_length=1000)] = ()
+    """Where it is, beside those whose agents report it."""
+    regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
+    """Jobs that read it run in these regions only; without any, in all."""
+    remote: bool = False
+    """Whether jobs may read it on clusters where it is not: it is moved there, for what that costs and as long as it takes."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from trainmaster.dispatcher.domain.budgets import Budget, Commitment, Span
 from trainmaster.dispatcher.domain.prices import MICROS
-from trainmaster.protocol.bursting import BurstPolicySpec, Choose, Day, SpotUse, minutes_of
+from trainmaster.protocol.bursting import BurstPolicySpec, Choose, Day, HoursSpec, SpotUse, minutes_of
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.prices import to_nanos
 from trainmaster.protocol.quantities import Resources, parse_quantity
@@ -58,6 +58,20 @@ class Hours(NamedTuple):
         return float(round(high))
 
 
+def opens_at(every: Sequence[Hours], now: float) -> float:
+    """Now, within any of these hours or where there are none; else when they begin, infinite where they never do within a week."""
+    if not every:
+        return now
+    begins = inf
+    for hours in every:
+        for begin, end in hours.around(now):
+            if begin <= now < end:
+                return now
+            if begin > now:
+                begins = min(begins, begin)
+    return begins
+
+
 class Ramp(NamedTuple):
     """So many jobs start at most in any such time, in seconds."""
 
@@ -94,16 +108,7 @@ class BurstPolicy:
 
     def opens_at(self, now: float) -> float:
         """Now, within its hours; else when they begin, infinite where they never do within a week."""
-        if not self.hours:
-            return now
-        begins = inf
-        for hours in self.hours:
-            for begin, end in hours.around(now):
-                if begin <= now < end:
-                    return now
-                if begin > now:
-                    begins = min(begins, begin)
-        return begins
+        return opens_at(self.hours, now)
 
     def ramp_opens_at(self, starts: Sequence[float], now: float) -> float:
         """Now, or when the next job may start, if others started at these times."""
@@ -183,7 +188,7 @@ def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy
         ramp=None if at_most.ramp is None else Ramp(at_most.ramp.jobs, parse_duration(at_most.ramp.every)),
         time_limit=_seconds(spec.time_limit),
         spot=spec.spot,
-        hours=tuple(_hours(one.days, one.start, one.end, one.time_zone) for one in spec.hours),
+        hours=hours_of(spec.hours),
         paused=spec.paused,
         warn_at=money.warn_at,
     )
@@ -191,6 +196,11 @@ def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy
 
 def _seconds(text: str | None) -> float | None:
     return None if text is None else parse_duration(text)
+
+
+def hours_of(specs: Sequence[HoursSpec]) -> tuple[Hours, ...]:
+    """What an admin wrote, read once."""
+    return tuple(_hours(one.days, one.start, one.end, one.time_zone) for one in specs)
 
 
 def _hours(days: Sequence[Day], start: str, end: str, zone: str) -> Hours:

@@ -72,6 +72,8 @@ class Tariff:
     """What a cluster charges at one time."""
 
     rates: Mapping[Place, Rate] = field(default_factory=dict)
+    egress: float = 0.0
+    """What a byte costs that leaves the cluster, in the installation's currency: for scores, not for bills."""
 
     def rate(self, place: Place) -> Rate | None:
         """That of the product, else that of the resource; on spot nodes the spot price, where there is one."""
@@ -97,7 +99,8 @@ def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
     for prices, spot in ((book.on_demand, False), (book.spot, True)):
         if prices is not None:
             rates |= _rates(prices, factor, spot=spot)
-    return Tariff(rates)
+    egress = 0.0 if book.egress is None else float(book.egress * factor) / NANOS / 2**30
+    return Tariff(rates, egress)
 
 
 def to_nanos_exact(factor: Decimal) -> int:

@@ -39,6 +39,9 @@ class Wishes:
     selector: tuple[tuple[str, str], ...]
     datasets: tuple[str, ...]
     capabilities: tuple[str, ...]
+    regions: tuple[str, ...] = ()
+    preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
+    """Labels of clusters that it prefers, each with what it counts."""
 
 
 _PROFILE: TypeAdapter[Profile | None] = TypeAdapter(Profile | None)
@@ -60,7 +63,7 @@ def _once(of: type[_T], *fields: Any) -> _T:
     return found
 
 
-NO_WISHES = _once(Wishes, (), (), (), (), ())
+NO_WISHES = _once(Wishes, (), (), (), (), (), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +116,17 @@ class Shape:
     elastic: Elasticity | None = None
     stop_seconds: float = STOP_GRACE
     """How long members may take to be gone once they are told to, the time to save their state included."""
+    regions: tuple[str, ...] = ()
+    preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     weights: Weights | None = None
     """By which its cluster is chosen, where the job says so."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        wishes = _once(Wishes, self.clusters, self.kinds, self.selector, self.datasets, self.capabilities)
+        wishes = _once(
+            Wishes,
+            *(self.clusters, self.kinds, self.selector, self.datasets, self.capabilities, self.regions, self.preferred),
+        )
         object.__setattr__(self, "wishes", wishes)
 
     @property
@@ -264,6 +272,11 @@ def shape_from(data: dict[str, Any]) -> Shape:
         selector=tuple(sorted(placement.get("selector", {}).items())),
         datasets=tuple(placement.get("datasets", ())),
         capabilities=tuple(data.get("capabilities", ())),
+        regions=tuple(placement.get("regions", ())),
+        preferred=tuple(
+            (tuple(sorted(one.get("selector", {}).items())), one.get("weight", 1))
+            for one in placement.get("preferred", ())
+        ),
         time_limit_seconds=data.get("timeLimitSeconds"),
         elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
         stop_seconds=data.get("stopSeconds", STOP_GRACE),

@@ -26,7 +26,6 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Token, Verdict
 from trainmaster.protocol.states import ClusterKind
 
-PUBLIC = frozenset({ClusterKind.PUBLIC})
 _EPSILON = 1e-9
 
 
@@ -280,7 +279,8 @@ class Bursts:
     ) -> Burst | Refusal:
         rooms = self.cycle.rooms
         entitled = self.cycle.windows.entitled(queue.id)
-        alike = Alike(key.shape_id, len(sizes), PUBLIC, key.avoided, limit, entitled, self._view.weights_of(key))
+        access = self._view.access_of(queue, by_policy=True)
+        alike = Alike(key.shape_id, len(sizes), access, key.avoided, limit, entitled, self._view.weights_of(key))
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
         worst: Refusal | None = None

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Wishes
+from trainmaster.dispatcher.domain.burst_policies import opens_at
+from trainmaster.dispatcher.domain.datasets import ALL_THERE, Holder, Moving, has, moving
+from trainmaster.dispatcher.domain.shapes import NO_WISHES, RoleShape, Shape, Wishes
 from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.backfill import Later
 from trainmaster.dispatcher.scheduling.costs import Prices, cost_of, prices_of
@@ -27,18 +29,18 @@ from trainmaster.dispatcher.scheduling.room import Room, empty_room, grown
 from trainmaster.dispatcher.scheduling.scores import (
     Fit,
     Measure,
+    fixed_score,
     measure,
     score,
 )
-from trainmaster.dispatcher.scheduling.view import COMING, Cluster, LiveRun, LoadKey, View
+from trainmaster.dispatcher.scheduling.view import COMING, Access, Cluster, LiveRun, LoadKey, View
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
-from trainmaster.protocol.states import ClusterKind
 
 SILENT_SECONDS = 900.0
 """How long a cluster that is out of contact still counts as capacity."""
 
-_NO_KINDS: frozenset[ClusterKind] = frozenset()
+_NO_ACCESS = Access(frozenset())
 MOST_SHAPES = 2048
 _MOST_ASKED = 5000
 MOST_OPTIONS = 4096
@@ -65,6 +67,20 @@ class Option:
     """Seconds that it is expected to wait there for its nodes."""
     timeout: float = 0.0
     """Seconds that it may wait there for them, beyond what the cluster gives everybody."""
+    scored: Fit | None = None
+    """What its scores go by."""
+
+    def rescored(self, *, wait: float | None = None, elsewhere: float | None = None) -> "Option":
+        """The same with other values of what is scored."""
+        if self.scored is None:
+            raise AssertionError("an option is made with what its scores go by")
+        scored = replace(
+            self.scored,
+            wait=self.scored.wait if wait is None else wait,
+            elsewhere=self.scored.elsewhere if elsewhere is None else elsewhere,
+        )
+        total, parts = score(scored, self.weights)
+        return replace(self, scored=scored, total=total, parts=parts)
 
 
 class Alike(NamedTuple):
@@ -72,7 +88,7 @@ class Alike(NamedTuple):
 
     shape_id: int
     sizes: int
-    allowed_kinds: frozenset[ClusterKind]
+    access: Access
     avoided: tuple[int, ...]
     limit: float
     """Seconds that it is counted on."""
@@ -107,7 +123,7 @@ class Rooms:
         self._later: dict[int, Later] = {}
         self._capacity: dict[int, Amounts] = {}
         self._sizes: dict[int, list[Size]] = {}
-        self._allowed: dict[tuple[Wishes, frozenset[ClusterKind]], dict[int, Verdict | None]] = {}
+        self._allowed: dict[tuple[Wishes, Access], dict[int, Verdict | None]] = {}
         """By what a job and its queue ask of a cluster: what rules it out until it changes itself."""
         self._never: dict[int, dict[int, Verdict | None]] = {}
         """By shape: whether the gang fits on the empty cluster, as far as it was asked."""
@@ -119,10 +135,17 @@ class Rooms:
         self._changed_at: dict[int, int] = {}
         """By cluster, the latest one last: the number of its last change."""
         self._looked_at: dict[Alike, list[tuple[Cluster, Verdict | None]]] = {}
-        self._open: dict[tuple[Wishes, frozenset[ClusterKind], tuple[int, ...]], dict[int, Cluster]] = {}
+        self._open: dict[tuple[Wishes, Access, tuple[int, ...]], dict[int, Cluster]] = {}
         """By what rules clusters out whatever their room is: those that are not ruled out."""
         self._prices: dict[tuple[int, Product | None], Prices] = {}
         """By cluster and product, until the cluster changes itself."""
+        self._moving: dict[tuple[Wishes, int], Moving] = {}
+        """By what a job asks and cluster: what its data takes, until any cluster changes itself."""
+        self._holders: list[Holder] = []
+        self._anywhere: frozenset[str] = frozenset()
+        """Data that is on any cluster."""
+        self._troubled: dict[int, float] = {}
+        """The trouble of clusters that scores go by."""
         self._measures: dict[int, Measure] = {}
         """By cluster, until its room changes."""
         self.any_pools = False
@@ -164,6 +187,7 @@ class Rooms:
         self.touched.clear()
         self._taken.clear()
         self._take_in_passing(now)
+        self._take_in_trouble()
         if len(self._sizes) > 2 * len(self.view.shapes) + MOST_SHAPES:
             self._sizes.clear()
             self._alone.clear()
@@ -189,6 +213,20 @@ class Rooms:
             self.reported_at[cluster_id] = self.changes
         self.reported.clear()
         self._prices.clear()
+        holders = [cluster.holder for cluster in self.clusters]
+        if holders != self._holders:
+            self._holders = holders
+            self._anywhere = frozenset(
+                {name for one in holders for name in one.reported}
+                | {name for name, one in self.view.datasets.items() if any(has(one, name, two) for two in holders)}
+            )
+            # Where data is decides on other clusters, too.
+            self._moving.clear()
+            self._allowed.clear()
+            if self.view.datasets:
+                for cluster in self.clusters:
+                    self._note_change(cluster.id)
+                    self.reported_at[cluster.id] = self.changes
         self.least = {}
         self.any_pools = any(one.report is not None and one.report.pools for one in self.clusters)
         for cluster in self.clusters:
@@ -198,10 +236,20 @@ class Rooms:
         self._looked_at.clear()
         self._open.clear()
 
+    def _take_in_trouble(self) -> None:
+        """Clusters that have more or less trouble than before score otherwise."""
+        trouble = self.view.trouble
+        for cluster in self.clusters:
+            if self._troubled.get(cluster.id, 0.0) != trouble.get(cluster.id, 0.0):
+                self._note_change(cluster.id)
+        self._troubled = dict(trouble)
+
     def _take_in_passing(self, now: float) -> None:
         view = self.view
         for cluster in self.clusters:
-            candidate = Candidate(_NO_KINDS, NO_WISHES, cluster, view.lease_until.get(cluster.id, now) - now, ())
+            lease = view.lease_until.get(cluster.id, now) - now
+            at = opens_at(cluster.connected, now)
+            candidate = Candidate(_NO_ACCESS, NO_WISHES, cluster, lease, (), connects_at=at, now=now)
             verdict = _verdict(cluster, first_failing(PASSING, candidate))
             if self._passing.get(cluster.id) != verdict:
                 self._passing[cluster.id] = verdict
@@ -352,11 +400,11 @@ class Rooms:
     def not_allowed(self, alike: Alike, cluster: Cluster) -> Verdict | None:
         """What the job itself, or its queue, rules out."""
         wishes = self.view.shapes[alike.shape_id].wishes
-        known = self._allowed.get((wishes, alike.allowed_kinds))
+        known = self._allowed.get((wishes, alike.access))
         if known is None:
-            known = self._allowed[wishes, alike.allowed_kinds] = {}
+            known = self._allowed[wishes, alike.access] = {}
         if cluster.id not in known:
-            candidate = Candidate(alike.allowed_kinds, wishes, cluster, 0.0, ())
+            candidate = Candidate(alike.access, wishes, cluster, 0.0, (), self.view.datasets, self._anywhere)
             known[cluster.id] = _verdict(cluster, first_failing(STATIC, candidate))
         return known[cluster.id]
 
@@ -365,7 +413,7 @@ class Rooms:
         verdict = self._passing.get(cluster.id)
         if verdict is None and cluster.id in alike.avoided:
             verdict = _verdict(
-                cluster, first_failing(PASSING, Candidate(_NO_KINDS, NO_WISHES, cluster, 1.0, alike.avoided))
+                cluster, first_failing(PASSING, Candidate(_NO_ACCESS, NO_WISHES, cluster, 1.0, alike.avoided))
             )
         return verdict
 
@@ -387,15 +435,56 @@ class Rooms:
 
     # Where gangs fit
 
+    def moving(self, shape_id: int, cluster: Cluster) -> Moving:
+        """What it takes to have the data of a job there."""
+        wishes = self.view.shapes[shape_id].wishes
+        if not wishes.datasets:
+            return ALL_THERE
+        found = self._moving.get((wishes, cluster.id))
+        if found is None:
+            if len(self._moving) > _MOST_ASKED:
+                self._moving.clear()
+            found = moving(wishes.datasets, self.view.datasets, cluster.holder, self._holders)
+            self._moving[wishes, cluster.id] = found
+        return found
+
+    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
+        """What counts of the scores that do not depend on the room of a cluster."""
+        wishes, trouble = self.view.shapes[shape_id].wishes, self._troubled.get(cluster.id, 0.0)
+        if not trouble and not wishes.datasets and not wishes.preferred:
+            return weights.fixed
+        return fixed_score(self._fit_of(shape_id, cluster), weights)
+
+    def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
+        """All that is scored and does not depend on the room of a cluster."""
+        moved, wishes = self.moving(shape_id, cluster), self.view.shapes[shape_id].wishes
+        whole = sum(weight for _, weight in wishes.preferred)
+        met = sum(
+            weight
+            for selector, weight in wishes.preferred
+            if all(cluster.labels.get(key) == value for key, value in selector)
+        )
+        return Fit(
+            cluster,
+            {},
+            {},
+            {},
+            wait=moved.seconds,
+            local=moved.local,
+            trouble=self._troubled.get(cluster.id, 0.0),
+            preferred=met / whole if whole else 1.0,
+        )
+
     def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
-        """What a run of this size is expected to cost there."""
+        """What a run of this size is expected to cost there, the data that has to be moved included."""
+        egress = self.moving(shape_id, cluster).cost
         if cluster.tariff.is_free:
-            return 0.0
+            return egress
         key = cluster.id, product
         prices = self._prices.get(key)
         if prices is None:
             prices = self._prices[key] = prices_of(cluster, product)
-        return cost_of(self.view.shapes[shape_id], size.needs, prices)
+        return egress + cost_of(self.view.shapes[shape_id], size.needs, prices)
 
     def option(
         self,
@@ -442,7 +531,9 @@ class Rooms:
         learnt = [self.view.learnt_of(cluster.id, pool) for pool in pools]
         wait = max((one.expected for one in learnt), default=0.0)
         timeout = max((one.timeout for one in learnt), default=0.0)
-        return replace(outcome, pools=pools, wait=wait, timeout=max(0.0, timeout - cluster.placement_timeout))
+        moved = self.moving(shape_id, cluster).seconds
+        grown_option = replace(outcome, pools=pools, wait=wait, timeout=max(0.0, timeout - cluster.placement_timeout))
+        return grown_option.rescored(wait=wait + moved)
 
     def option_among(
         self,
@@ -474,9 +565,15 @@ class Rooms:
             outcome = fit(shape, size.members, room, product)
             if isinstance(outcome, Fitted):
                 cost = self.cost(shape_id, size, cluster, product)
-                total, parts = score(
-                    Fit(cluster, whole.total(), self.empty(cluster).total(), size.needs, cost), weights
+                scored = replace(
+                    self._fit_of(shape_id, cluster),
+                    free=whole.total(),
+                    capacity=self.empty(cluster).total(),
+                    needs=size.needs,
+                    cost=cost,
+                    domains=_domains(shape, outcome, room),
                 )
+                total, parts = score(scored, weights)
                 charge = size.charge
                 if view.lines.any_narrowed:
                     members = (
@@ -485,7 +582,7 @@ class Rooms:
                         for role, count in roles.items()
                     )
                     charge = view.lines.charge(view.places_at(cluster.id, shape_id, members))
-                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product)
+                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored=scored)
             shortfall = outcome
         return shortfall
 
@@ -520,7 +617,7 @@ class Rooms:
 
     def open_to(self, alike: Alike) -> dict[int, Cluster]:
         """The clusters that are not ruled out for jobs alike, whatever their room is, except that the gang may never fit there."""
-        key = (self.view.shapes[alike.shape_id].wishes, alike.allowed_kinds, alike.avoided)
+        key = (self.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided)
         found = self._open.get(key)
         if found is None:
             found = self._open[key] = {
@@ -529,6 +626,24 @@ class Rooms:
                 if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None
             }
         return found
+
+
+def _domains(shape: Shape, fitted: Fitted, room: Room) -> int:
+    """Over how many domains of the level that it prefers a gang is spread; nodes outside of any count as one each."""
+    level = shape.preferred_level
+    if level is None:
+        return 1
+    found = set()
+    for name in fitted.placement:
+        path: list[tuple[str, str]] = []
+        for at, value in room.groups[name][0].group.topology if room.groups.get(name) else ():
+            path.append((at, value))
+            if at == level:
+                break
+        else:
+            path = [("", name)]
+        found.add(tuple(path))
+    return max(1, len(found))
 
 
 def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | None:

@@ -3,7 +3,7 @@
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
-from trainmaster.dispatcher.scheduling.scores import deciding
+from trainmaster.dispatcher.scheduling.scores import SCORES, deciding
 from trainmaster.dispatcher.scheduling.standings import Standings
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
@@ -40,6 +40,9 @@ from trainmaster.protocol.states import Order, QueueState
 
 MOST_STARTS = 2000
 """Starts in one plan at most, so that applying it stays a short transaction; the next cycle follows at once."""
+
+
+_ALWAYS_SHOWN = ("kind", "packing", "money")
 
 
 class _Alone(NamedTuple):
@@ -156,6 +159,7 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
         or not most
         or view.lines.any_narrowed
         or start.pools
+        or view.weights_of(key).spread
         or not turns.has_more(key)
         or cycle.windows.is_on(start.cluster_id)
     ):
@@ -251,7 +255,7 @@ def _passed_in(cycle: Cycle, queue: Queue) -> dict[int, Reason] | None:
 
 def _terms_of(cycle: Cycle, queue: Queue) -> QueueTerms:
     limit = cycle.rooms.view.limit_of(None, queue.id)
-    return QueueTerms(cycle.rooms.view.kinds_of(queue), limit, cycle.windows.entitled(queue.id))
+    return QueueTerms(cycle.rooms.view.access_of(queue), limit, cycle.windows.entitled(queue.id))
 
 
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
@@ -286,7 +290,7 @@ def _attempt(
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     entitled = cycle.windows.entitled(queue.id)
     weights = view.weights_of(key)
-    alike = Alike(key.shape_id, len(allowed), view.kinds_of(queue), key.avoided, prepared.limit, entitled, weights)
+    alike = Alike(key.shape_id, len(allowed), view.access_of(queue), key.avoided, prepared.limit, entitled, weights)
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
@@ -409,7 +413,7 @@ def _exchange(
     if not cycle.evictions.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
     if clusters is None:
-        alike = Alike(key.shape_id, len(sizes), cycle.rooms.view.kinds_of(queue), key.avoided, 0.0)
+        alike = Alike(key.shape_id, len(sizes), cycle.rooms.view.access_of(queue), key.avoided, 0.0)
         looked_at = cycle.rooms.looked_at(alike)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
     if cycle.windows:
@@ -484,7 +488,7 @@ def _note_load(cycle: Cycle, cluster_id: int, load: Mapping[LoadKey, int], ends_
 
 def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict]) -> Start:
     """``top``: the best options, the best one first."""
-    table = tuple(map(_told_of, top[:MOST_TOLD]))
+    table = _table(top[:MOST_TOLD])
     why = _why(best, top, verdicts)
     return Start(
         job,
@@ -507,7 +511,7 @@ def _go_by_policy(cycle: Cycle, bursts: Bursts, plan: Plan, job: WaitingJob, bur
 
 def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
     option, granted = burst.option, burst.granted
-    table = tuple(map(_told_of, [option, *burst.others][:MOST_TOLD]))
+    table = _table([option, *burst.others][:MOST_TOLD])
     waited = explain.span(max(0.0, now - job.submitted_at))
     rate, most = explain.money(granted.bounds.rate), explain.span(granted.bounds.limit)
     growth = f", {explain.grows(option.pools, option.wait)}," if option.pools else ","
@@ -527,10 +531,23 @@ def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
     )
 
 
-def _told_of(option: Option) -> dict[str, Any]:
-    """A line of the table that is kept with a decision."""
-    cost = {} if option.cluster.tariff.is_free else {"cost": round(option.cost, 4)}
-    return {"cluster": option.cluster.name, "score": option.total, **option.parts, **cost}
+def _table(options: Sequence[Option]) -> tuple[dict[str, Any], ...]:
+    """The table that is kept with a decision, a line for each candidate: scores that count and are not as good as can be on all."""
+    shown = [
+        name
+        for name in SCORES
+        if name in _ALWAYS_SHOWN
+        or any(option.parts[name] < 1.0 and getattr(option.weights, name) for option in options)
+    ]
+    return tuple(
+        {
+            "cluster": option.cluster.name,
+            "score": option.total,
+            **{name: option.parts[name] for name in shown},
+            **({} if option.cluster.tariff.is_free and not option.cost else {"cost": round(option.cost, 4)}),
+        }
+        for option in options
+    )
 
 
 def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
@@ -550,6 +567,12 @@ def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
         "kind": f"{best.cluster.kind} clusters are preferred to {second.cluster.kind} ones",
         "packing": "it packs tighter there",
         "money": f"it is expected to cost {best.cost:.2f} there and {second.cost:.2f} on the other",
+        "wait": "it is expected to start sooner there",
+        "data": "more of its data is there",
+        "reliability": "fewer runs were returned or lost there lately",
+        "affinity": "the job prefers it",
+        "topology": "it is spread over fewer domains there",
+        "spread": "fewer of the runs of its queue are there",
     }
     name = deciding(best.parts, second.parts, best.weights)
     return f"{best.cluster.name} before {second.cluster.name}: {words[name]}"

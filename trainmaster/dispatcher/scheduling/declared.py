@@ -1,13 +1,16 @@
 """From what admins declare to what the scheduler's view holds."""
 
+from trainmaster.dispatcher.domain.burst_policies import hours_of
+from trainmaster.dispatcher.domain.datasets import Dataset
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.weights import weights_of
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.view import AdvanceReservation, Cluster, PriorityClass, Queue
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.quantities import parse_quantity
 from trainmaster.protocol.quota import QuotaSpec, parse_line
-from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
+from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 
 def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
@@ -25,7 +28,13 @@ def queue_of(key: int, parent: int | None, spec: QueueSpec) -> Queue:
         preemption=spec.preemption,
         min_run_time=parse_duration(spec.min_run_time),
         weights=weights_of(spec.profile),
+        regions=frozenset(spec.allowed_regions),
     )
+
+
+def dataset_of(spec: DatasetSpec) -> Dataset:
+    size = parse_quantity("memory", spec.size)
+    return Dataset(spec.name, size, frozenset(spec.clusters), spec.regions, spec.remote)
 
 
 def _quota(resource: str, spec: QuotaSpec) -> Quota:
@@ -64,5 +73,16 @@ def cluster_of(
         labels["region"] = spec.region
     if spec.provider:
         labels["provider"] = spec.provider
-    timeout = parse_duration(spec.placement_timeout)
-    return Cluster(key, spec.name, spec.cluster_kind, labels, cordoned, report, tariff, timeout)
+    return Cluster(
+        key,
+        spec.name,
+        spec.cluster_kind,
+        labels,
+        cordoned,
+        report,
+        tariff,
+        placement_timeout=parse_duration(spec.placement_timeout),
+        uplink=None if spec.uplink is None else float(parse_quantity("memory", spec.uplink)),
+        connected=hours_of(spec.connected),
+        only_queues=spec.only_queues,
+    )

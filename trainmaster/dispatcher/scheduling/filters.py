@@ -4,24 +4,33 @@ The order of the registry is the order in which reasons are told: what the job i
 itself comes last.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf
 
+from trainmaster.dispatcher.domain.datasets import Dataset, has
 from trainmaster.dispatcher.domain.shapes import Wishes
-from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.dispatcher.scheduling.view import Access, Cluster
 from trainmaster.protocol.reasons import Check
-from trainmaster.protocol.states import ClusterKind
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Jobs alike looked at on one cluster. ``allowed_kinds`` are their queue's, ``lease_left`` is in seconds."""
+    """Jobs alike looked at on one cluster. ``access`` is what their queue opens, ``lease_left`` is in seconds.
 
-    allowed_kinds: frozenset[ClusterKind]
+    ``datasets``: what was declared, and ``anywhere``: which of it is on any cluster. ``connects_at``: when runs are sent there next.
+    """
+
+    access: Access
     wishes: Wishes
     cluster: Cluster
     lease_left: float
     avoided: tuple[int, ...]
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
+    anywhere: frozenset[str] = frozenset()
+    connects_at: float = 0.0
+    now: float = 0.0
 
 
 Filter = Callable[[Candidate], str | None]
@@ -38,9 +47,30 @@ def by_kind(candidate: Candidate) -> str | None:
     kind, kinds = candidate.cluster.kind, candidate.wishes.kinds
     if kinds and kind not in kinds:
         return f"the job wants {' or '.join(kinds)} clusters, this one is {kind}"
-    if kind not in candidate.allowed_kinds:
-        allowed = " and ".join(sorted(candidate.allowed_kinds))
+    if kind not in candidate.access.kinds:
+        allowed = " and ".join(sorted(candidate.access.kinds)) or "no"
         return f"its queue allows {allowed} clusters, this one is {kind}"
+    return None
+
+
+def by_region(candidate: Candidate) -> str | None:
+    region, own, queues = candidate.cluster.region, candidate.wishes.regions, candidate.access.regions
+    here = f"this one is in {region}" if region else "this one has none"
+    if own and region not in own:
+        return f"the job wants region {' or '.join(own)}, {here}"
+    if queues is not None and region not in queues:
+        return f"its queue allows region {' or '.join(sorted(queues)) or 'nothing'}, {here}"
+    for name in candidate.wishes.datasets:
+        dataset = candidate.datasets.get(name)
+        if dataset is not None and dataset.regions and region not in dataset.regions:
+            return f"dataset {name} stays in region {' or '.join(dataset.regions)}, {here}"
+    return None
+
+
+def by_queue(candidate: Candidate) -> str | None:
+    only = candidate.cluster.only_queues
+    if only and not set(only).intersection(candidate.access.paths):
+        return f"it runs jobs of queue {' or '.join(only)} only"
     return None
 
 
@@ -56,9 +86,16 @@ def by_report(candidate: Candidate) -> str | None:
 
 
 def by_dataset(candidate: Candidate) -> str | None:
-    report = candidate.cluster.report
-    missing = [name for name in candidate.wishes.datasets if report is None or name not in report.datasets]
-    return f"dataset {missing[0]} is not there" if missing else None
+    holder = candidate.cluster.holder
+    for name in candidate.wishes.datasets:
+        dataset = candidate.datasets.get(name)
+        if has(dataset, name, holder):
+            continue
+        if dataset is None or not dataset.remote:
+            return f"dataset {name} is not there"
+        if name not in candidate.anywhere:
+            return f"dataset {name} is on no cluster, so it cannot be moved there"
+    return None
 
 
 def by_capability(candidate: Candidate) -> str | None:
@@ -81,6 +118,19 @@ def by_closed(candidate: Candidate) -> str | None:
     return None if report is None or not report.closed else f"its agent can start nothing there now: {report.closed}"
 
 
+def by_connection(candidate: Candidate) -> str | None:
+    if candidate.connects_at <= candidate.now:
+        return None
+    when = (
+        "is not connected" if candidate.connects_at == inf else f"is connected from {_clock(candidate.connects_at)} on"
+    )
+    return f"it {when}, and nothing is sent there before"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
 def by_cool_down(candidate: Candidate) -> str | None:
     if candidate.cluster.id in candidate.avoided:
         return "it could not place this job a short while ago"
@@ -90,6 +140,8 @@ def by_cool_down(candidate: Candidate) -> str | None:
 STATIC: tuple[tuple[Check, Filter], ...] = (
     (Check.NAME, by_name),
     (Check.KIND, by_kind),
+    (Check.REGION, by_region),
+    (Check.QUEUE, by_queue),
     (Check.SELECTOR, by_selector),
     (Check.NO_REPORT, by_report),
     (Check.DATASET, by_dataset),
@@ -101,6 +153,7 @@ PASSING: tuple[tuple[Check, Filter], ...] = (
     (Check.CORDONED, by_cordon),
     (Check.UNREACHABLE, by_lease),
     (Check.UNREACHABLE, by_closed),
+    (Check.UNREACHABLE, by_connection),
     (Check.COOLING_DOWN, by_cool_down),
 )
 """What passes: looked at after the question whether the gang could ever fit."""

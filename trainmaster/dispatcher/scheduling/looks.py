@@ -11,12 +11,12 @@ from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.preempt import Evictions
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle
+from trainmaster.dispatcher.scheduling.scores import is_quick
 from trainmaster.dispatcher.scheduling.shortages import Told
 from trainmaster.dispatcher.scheduling.standings import Standings
-from trainmaster.dispatcher.scheduling.view import Cluster, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import Access, Cluster, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Verdict
-from trainmaster.protocol.states import ClusterKind
 
 MOST_TOLD = 5
 """Clusters in the table that is kept with a decision, the best ones."""
@@ -29,7 +29,7 @@ MOST_LACKING = 2
 class QueueTerms(NamedTuple):
     """What a queue adds to where its jobs may go and whether they fit."""
 
-    allowed_kinds: frozenset[ClusterKind]
+    access: Access
     limit: float
     """Seconds that jobs without a limit of their own are counted on."""
     entitled: tuple[int, ...]
@@ -100,10 +100,11 @@ class Choice:
 def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look | None:
     """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
 
-    None where it does not apply: where quota depends on the place, or the gang has several sizes.
+    None where it does not apply: where quota or a score depends on the place, or the gang has several sizes.
     """
     rooms, standings = cycle.rooms, cycle.standings
-    if rooms.view.lines.any_narrowed or len(sizes) > 1:
+    prefers_level = rooms.view.shapes[alike.shape_id].preferred_level is not None
+    if rooms.view.lines.any_narrowed or len(sizes) > 1 or not is_quick(alike.weights, prefers_level=prefers_level):
         return None
     told = standings.shortages.blocks(alike, sizes[0])
     if told is not None:
@@ -225,7 +226,7 @@ def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, size
         for product in products_on(cluster.report, device):
             outcome = _option_within(cycle, alike, job, queue, sizes, cluster, product, narrowed=narrowed)
             if isinstance(outcome, Option):
-                look.options.append(outcome)
+                look.options.append(_spread(cycle, queue, outcome))
                 found = True
             elif isinstance(outcome, Obstacle):
                 look.over.append(outcome)
@@ -239,6 +240,15 @@ def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, size
             elif verdict.check is Check.QUOTA:
                 look.over_on.append(cluster.id)
     return look
+
+
+def _spread(cycle: Cycle, queue: Queue, option: Option) -> Option:
+    """The option, scored by where the runs of its queue are, too."""
+    view = cycle.rooms.view
+    total = view.running.get(queue.id, 0)
+    if not option.weights.spread or not total:
+        return option
+    return option.rescored(elsewhere=1.0 - view.running_on.get((queue.id, option.cluster.id), 0) / total)
 
 
 def _option_within(

@@ -159,8 +159,10 @@ def try_out(view: View, ledger: Ledger, job: WaitingJob, shape: Shape, now: floa
         return None
     trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
     place = _place(view, ledger, trial, now)
-    kinds = queue.allowed_kinds | {ClusterKind.PUBLIC} if view.policies_of(queue.id) else queue.allowed_kinds
-    alike = Alike(TRIAL_SHAPE, 1, kinds, (), 0.0)
+    access = view.access_of(queue)
+    if view.policies_of(queue.id):
+        access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
+    alike = Alike(TRIAL_SHAPE, 1, access, (), 0.0)
     try:
         view.put_shape(TRIAL_SHAPE, shape)
         ruled_out = {

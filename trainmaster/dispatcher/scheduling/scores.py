@@ -16,9 +16,12 @@ from trainmaster.protocol.states import ClusterKind
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A cluster where the gang fits: what is free there before, what the gang takes, and what the run is expected to cost.
+    """A cluster where the gang fits: what is free there before, what the gang takes, and what else is scored.
 
-    ``cost`` is in the installation's currency.
+    ``cost``: what the run is expected to cost, in the installation's currency. ``wait``: seconds until it is expected to start there,
+    its data moved. ``local``: the part of its data that is there. ``trouble``: runs that were returned or lost there lately, decayed.
+    ``preferred``: the part of its preferences that the cluster meets. ``domains``: over how many domains of the level that it
+    prefers it is spread. ``elsewhere``: the part of the runs of its queue that is on other clusters.
     """
 
     cluster: Cluster
@@ -26,13 +29,31 @@ class Fit:
     capacity: Resources
     needs: Resources
     cost: float = 0.0
+    wait: float = 0.0
+    local: float = 1.0
+    trouble: float = 0.0
+    preferred: float = 1.0
+    domains: int = 1
+    elsewhere: float = 1.0
 
 
 Score = Callable[[Fit], float]
 
+_STEPS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def step_of(trouble: float) -> float:
+    """Trouble in coarse steps, so that it fades without every cluster being scored anew all the time; 0 for next to none."""
+    return max((step for step in _STEPS if step <= trouble), default=0.0)
+
+
 _KIND = {ClusterKind.PRIVATE: 1.0, ClusterKind.EDGE: 0.6, ClusterKind.PUBLIC: 0.0}
 MONEY_HALF = 10.0
 """A run that is expected to cost so much scores half of one that costs nothing."""
+WAIT_HALF = 300.0
+"""Seconds: one that is expected to start after so long scores half of one that starts at once."""
+TROUBLE_HALF = 4.0
+"""A cluster that has returned or lost so many runs just now scores half of one that has not."""
 
 
 def kind_preference(fit: Fit) -> float:
@@ -55,17 +76,72 @@ def money(fit: Fit) -> float:
     return 1.0 / (1.0 + fit.cost / MONEY_HALF)
 
 
-SCORES: Mapping[str, Score] = {"kind": kind_preference, "packing": packing, "money": money}
+def wait(fit: Fit) -> float:
+    """The sooner it starts, the better: half as good after ``WAIT_HALF``."""
+    return 1.0 / (1.0 + fit.wait / WAIT_HALF)
+
+
+def data(fit: Fit) -> float:
+    """Where its data is."""
+    return fit.local
+
+
+def reliability(fit: Fit) -> float:
+    """Clusters without trouble lately."""
+    return 1.0 / (1.0 + fit.trouble / TROUBLE_HALF)
+
+
+def affinity(fit: Fit) -> float:
+    """Clusters that it prefers."""
+    return fit.preferred
+
+
+def topology(fit: Fit) -> float:
+    """All in one domain of the level that it prefers, before several."""
+    return 1.0 / fit.domains
+
+
+def spread(fit: Fit) -> float:
+    """Away from the runs of its queue."""
+    return fit.elsewhere
+
+
+SCORES: Mapping[str, Score] = {
+    "kind": kind_preference,
+    "packing": packing,
+    "money": money,
+    "wait": wait,
+    "data": data,
+    "reliability": reliability,
+    "affinity": affinity,
+    "topology": topology,
+    "spread": spread,
+}
 """Name and function of each score, in the order of ``Weights``."""
 
 
 def score(fit: Fit, weights: Weights = BALANCED) -> tuple[float, dict[str, float]]:
     """The total and each score, rounded as people read it."""
     parts = {name: round(function(fit), 4) for name, function in SCORES.items()}
-    total = 0.0
-    for weight, value in zip(weights, parts.values(), strict=True):
-        total += weight * value
+    room = weights.kind * parts["kind"] + weights.packing * parts["packing"] + weights.money * parts["money"]
+    total = room + fixed_score(fit, weights)
+    total += weights.topology * parts["topology"] + weights.spread * parts["spread"]
     return round(total, 4), parts
+
+
+def fixed_score(fit: Fit, weights: Weights) -> float:
+    """What counts of the scores that do not depend on the room of a cluster."""
+    return (
+        weights.wait * round(wait(fit), 4)
+        + weights.data * round(data(fit), 4)
+        + weights.reliability * round(reliability(fit), 4)
+        + weights.affinity * round(affinity(fit), 4)
+    )
+
+
+def is_quick(weights: Weights, *, prefers_level: bool) -> bool:
+    """Whether the total of a cluster is known without a fit, and does not depend on the queue."""
+    return not weights.spread and not (weights.topology and prefers_level)
 
 
 Measure = Mapping[str, tuple[int, int]]
@@ -83,26 +159,39 @@ def headroom(needs: Resources, least: Resources, weights: Weights = BALANCED) ->
     ``least``: the least amount of each resource that any cluster has. For none a cluster costs nothing, so that money only lowers it.
     """
     more = max((amount / least[name] for name, amount in needs.items() if name in least), default=0.0)
-    return weights.packing * (more + 0.0002) + 0.0001
+    return weights.packing * (more + 0.0002) + 0.0002
 
 
 class _Parts(NamedTuple):
     kinds: dict[ClusterKind, float]
     packing: float
     money: float
+    topology: float
+    """What counts of it for a job that prefers no level: all of it."""
 
 
 @lru_cache(maxsize=256)
 def _parts_of(weights: Weights) -> _Parts:
     return _Parts(
-        {kind: weights.kind * round(value, 4) for kind, value in _KIND.items()}, weights.packing, weights.money
+        {kind: weights.kind * round(value, 4) for kind, value in _KIND.items()},
+        weights.packing,
+        weights.money,
+        weights.topology,
     )
 
 
 def total_score(
-    kind: ClusterKind, measured: Measure, needs: Resources, cost: float = 0.0, weights: Weights = BALANCED
+    kind: ClusterKind,
+    measured: Measure,
+    needs: Resources,
+    cost: float = 0.0,
+    weights: Weights = BALANCED,
+    fixed: float | None = None,
 ) -> float:
-    """The total of ``score``, found with less work: it is asked for on every cluster."""
+    """The total of ``score``, found with less work: it is asked for on every cluster. ``fixed``: of the scores without room, if known.
+
+    Where ``is_quick`` holds.
+    """
     fullest = 0.0
     for name, amount in needs.items():
         found = measured.get(name)
@@ -112,7 +201,9 @@ def total_score(
                 fullest = full
     parts = _parts_of(weights)
     cheap = round(1.0 / (1.0 + cost / MONEY_HALF), 4) if cost else 1.0
-    return round(parts.kinds[kind] + parts.packing * round(min(fullest, 1.0), 4) + parts.money * cheap, 4)
+    rest = weights.fixed if fixed is None else fixed
+    room = parts.kinds[kind] + parts.packing * round(min(fullest, 1.0), 4) + parts.money * cheap
+    return round(room + rest + parts.topology, 4)
 
 
 def deciding(best: Mapping[str, float], second: Mapping[str, float], weights: Weights) -> str:

@@ -7,10 +7,9 @@ from trainmaster.dispatcher.domain.shapes import RoleShape, Terms, Wishes
 from trainmaster.dispatcher.scheduling.candidates import MOST_SHAPES, Alike, Rooms
 from trainmaster.dispatcher.scheduling.fit import Size, lacks, spread_role, suits
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.dispatcher.scheduling.view import Access, Cluster
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class Shortages:
     def __init__(self, rooms: Rooms, lacking: Callable[[Cluster, str], Verdict]) -> None:
         self._rooms = rooms
         self._lacking = lacking
-        self._offers: dict[tuple[Terms, Wishes, frozenset[ClusterKind], tuple[int, ...]], _Offer] = {}
+        self._offers: dict[tuple[Terms, Wishes, Access, tuple[int, ...]], _Offer] = {}
 
     def blocks(self, alike: Alike, size: Size) -> Told | None:
         """Why jobs alike of this size start nowhere, if no node anywhere has enough for a member; None where it is not known.
@@ -87,8 +86,8 @@ class Shortages:
         if offer.at != self._rooms.changes:
             self._bring_up(offer, alike, role)
 
-    def _key(self, alike: Alike, role: RoleShape) -> tuple[Terms, Wishes, frozenset[ClusterKind], tuple[int, ...]]:
-        return role.terms, self._rooms.view.shapes[alike.shape_id].wishes, alike.allowed_kinds, alike.avoided
+    def _key(self, alike: Alike, role: RoleShape) -> tuple[Terms, Wishes, Access, tuple[int, ...]]:
+        return role.terms, self._rooms.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided
 
     def _bring_up(self, offer: _Offer, alike: Alike, role: RoleShape) -> None:
         rooms = self._rooms

@@ -178,8 +178,12 @@ class Standings:
 
     def _total(self, alike: Alike, size: Size, cluster: Cluster) -> float:
         """What a cluster scores if the gang fits there."""
-        cost = 0.0 if cluster.tariff.is_free else self.rooms.cost(alike.shape_id, size, cluster)
-        return total_score(cluster.kind, self.rooms.measure(cluster), size.needs, cost, alike.weights)
+        rooms, shape_id = self.rooms, alike.shape_id
+        cost = 0.0
+        if not cluster.tariff.is_free or rooms.view.shapes[shape_id].wishes.datasets:
+            cost = rooms.cost(shape_id, size, cluster)
+        fixed = rooms.fixed(shape_id, cluster, alike.weights)
+        return total_score(cluster.kind, rooms.measure(cluster), size.needs, cost, alike.weights, fixed)
 
     def _bare_by(self, weights: Weights) -> Standing:
         bare = self._bare.get(weights)

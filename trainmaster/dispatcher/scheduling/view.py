@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from sortedcontainers import SortedList
 
 from trainmaster.dispatcher.domain.budgets import Window, add_commitment
-from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, BurstRun, Spending
+from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, BurstRun, Hours, Spending
+from trainmaster.dispatcher.domain.datasets import Dataset, Holder
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
 from trainmaster.dispatcher.domain.provisioning import UNSEEN, Learnt
 from trainmaster.dispatcher.domain.shapes import Shape
@@ -52,6 +53,8 @@ class Queue:
     """Seconds that a run of it is left alone after its start."""
     weights: Weights | None = None
     """By which the clusters for its jobs are chosen, where it says so itself."""
+    regions: frozenset[str] = frozenset()
+    """Where its jobs, and those of queues below, may run; anywhere where it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,30 @@ class Cluster:
     """What it charges now."""
     placement_timeout: float = 300.0
     """Seconds that a run may wait there for its members to be placed."""
+    uplink: float | None = None
+    """Bytes in a second between it and others, where that is known."""
+    connected: tuple[Hours, ...] = ()
+    """When runs are sent there; always where it is empty."""
+    only_queues: tuple[str, ...] = ()
+    """Whose jobs may run there, those below included; everybody's where it is empty."""
+
+    @property
+    def region(self) -> str:
+        return self.labels.get("region", "")
+
+    @property
+    def holder(self) -> Holder:
+        """As far as its data goes."""
+        reported = frozenset(self.report.datasets) if self.report is not None else frozenset()
+        return Holder(self.name, reported, self.tariff.egress, self.uplink)
+
+
+class Access(NamedTuple):
+    """Which clusters a queue opens to its jobs. ``regions`` None: all. ``paths``: its own and those above, where that matters."""
+
+    kinds: frozenset[ClusterKind]
+    regions: frozenset[str] | None = None
+    paths: tuple[str, ...] = ()
 
 
 class ClassKey(NamedTuple):
@@ -272,6 +299,8 @@ class View:
         """By queue: what its own live runs take, by place."""
         self.running: dict[int, int] = {}
         """By queue: how many live runs are its own."""
+        self.running_on: dict[tuple[int, int], int] = {}
+        """By queue and cluster."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: how many live runs there are."""
         self.tree: Any = None
@@ -284,6 +313,11 @@ class View:
         """By job: what was kept for it in the cycle before."""
         self.advance: dict[int, AdvanceReservation] = {}
         """What admins have reserved, ended windows included."""
+        self.datasets: dict[str, Dataset] = {}
+        """Data that admins have declared, by name."""
+        self.trouble: dict[int, float] = {}
+        """By cluster: runs that it has returned or lost lately, decayed and in coarse steps."""
+        self._access: dict[tuple[int, bool], Access] = {}
         self.provisioning: dict[tuple[int, str], Learnt] = {}
         """By cluster and pool: what is known of how it grows."""
         self.policies: dict[int, BurstPolicy] = {}
@@ -323,7 +357,7 @@ class View:
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
-        self._policies_of = {}
+        self._policies_of, self._access = {}, {}
         self._lines = self.tree = None
 
     @property
@@ -354,8 +388,8 @@ class View:
     def set_policies(self, policies: Iterable[BurstPolicy]) -> None:
         """All burst policies, as a whole."""
         self.policies = {one.id: one for one in policies}
-        # A new one: a copy of the view that is asked what others would do has the old one, too.
-        self._policies_of = {}
+        # New ones: a copy of the view that is asked what others would do has the old ones, too.
+        self._policies_of, self._access = {}, {}
 
     def policies_of(self, queue_id: int) -> tuple[BurstPolicy, ...]:
         """The burst policies of a queue: those of the nearest queue first, then by name."""
@@ -378,11 +412,36 @@ class View:
     def learnt_of(self, cluster_id: int, pool: str) -> Learnt:
         return self.provisioning.get((cluster_id, pool), UNSEEN)
 
-    def kinds_of(self, queue: Queue) -> frozenset[ClusterKind]:
-        """The kinds of clusters that jobs of a queue may go to by themselves: to public ones by its policies, where it has any."""
-        if self.policies and self.policies_of(queue.id):
-            return queue.allowed_kinds - _PUBLIC
-        return queue.allowed_kinds
+    def access_of(self, queue: Queue, *, by_policy: bool = False) -> Access:
+        """The clusters that jobs of a queue may go to by themselves: to public ones by its policies, where it has any.
+
+        ``by_policy``: those that a policy may open to them.
+        """
+        found = self._access.get((queue.id, by_policy))
+        if found is None:
+            kinds = _PUBLIC if by_policy else queue.allowed_kinds
+            if not by_policy and self.policies and self.policies_of(queue.id):
+                kinds -= _PUBLIC
+            above = self.ancestry(queue.id)
+            regions: frozenset[str] | None = None
+            for one in above:
+                if one.regions:
+                    regions = one.regions if regions is None else regions & one.regions
+            paths = tuple(one.path for one in above) if any(one.only_queues for one in self.clusters.values()) else ()
+            found = self._access[queue.id, by_policy] = Access(kinds, regions, paths)
+        return found
+
+    def set_datasets(self, datasets: Iterable[Dataset]) -> None:
+        """What admins have declared of data, as a whole."""
+        found = {one.name: one for one in datasets}
+        if found != self.datasets:
+            self.datasets = found
+            self.rooms = None
+
+    def set_trouble(self, trouble: Mapping[int, float]) -> None:
+        """Runs that clusters have returned or lost lately, as a whole."""
+        if trouble != self.trouble:
+            self.trouble = dict(trouble)
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
         if self.shapes.get(shape_id, shape) != shape:
@@ -403,6 +462,8 @@ class View:
         if before != cluster:
             if before is not None and _node_count(cluster) < _node_count(before):
                 self.shrunk_at[cluster.id] = at
+            if (before.only_queues if before is not None else ()) != cluster.only_queues:
+                self._access = {}
             self.clusters[cluster.id] = cluster
             self._forget_derived(cluster.id)
             products = {"": cluster.kind.value}
@@ -412,7 +473,9 @@ class View:
             self._call_places(cluster.id, products)
 
     def drop_cluster(self, cluster_id: int) -> None:
-        self.clusters.pop(cluster_id, None)
+        gone = self.clusters.pop(cluster_id, None)
+        if gone is not None and gone.only_queues:
+            self._access = {}
         self._call_places(cluster_id, {})
         self._forget_derived(cluster_id)
 
@@ -558,6 +621,7 @@ class View:
         if self.rooms is not None:
             self.rooms.note_run(run, many)
         _add(self.running, run.queue_id, many)
+        _add(self.running_on, (run.queue_id, run.cluster_id), many)
         classes = self.running_classes.setdefault(run.queue_id, {})
         _add(classes, run.class_id, many)
         if not classes:

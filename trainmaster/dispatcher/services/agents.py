@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services import measuring
 from trainmaster.dispatcher.services.stopping import stop_of
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import agents, runs, scheduling, tenants
+from trainmaster.dispatcher.store import agents, datasets, runs, scheduling, tenants
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.database import Transaction, to_epoch
 from trainmaster.dispatcher.store.keys import Caller
@@ -29,7 +29,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id, run_id
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.parameters import substitute
-from trainmaster.protocol.states import JobState, RunState
+from trainmaster.protocol.states import FailureCategory, JobState, RunState
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ OLDEST_PROTOCOL = max(PROTOCOL - 1, 1)
 _LOOK_SECONDS = 1.0
 _CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
 _QUIET = {RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING}
+_DATASETS = '"datasets"'
+"""In the text of a specification that names any."""
 """States that a run passes on its way without freeing or taking anything."""
 
 
@@ -67,6 +69,8 @@ class Findings:
     """Of runs whose resize is over."""
     cool_downs: list[tuple[int, int, float, str]] = field(default_factory=list)
     verdicts: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[int] = field(default_factory=Counter)
+    """By cluster: runs that it has returned or lost, or whose nodes it has lost."""
     awaiting: list[RunRef] = field(default_factory=list)
     """Runs that have changed for which pools of their cluster have to grow."""
 
@@ -297,6 +301,8 @@ def follow_run(
     details: dict[str, object] = {}
     if after.state is not job.job.state:
         details["job"] = after.state.value
+    if outcome.run.state in (RunState.RETURNED, RunState.LOST) or ending.category is FailureCategory.NODE_LOST:
+        found.troubles[record.cluster_id] += 1
     if outcome.run.state.is_terminal:
         details |= {
             key: value
@@ -328,6 +334,8 @@ async def write_findings(tx: Transaction, found: Findings) -> None:
     await runs.write(tx, found.changes)
     if found.awaiting and await runs.note_pools(tx, found.awaiting):
         await tenants.note_change(tx, "provisioning", 0)
+    if found.troubles:
+        await scheduling.add_trouble(tx, found.troubles)
     if found.sizes:
         await runs.settle_sizes(tx, found.sizes)
     if found.cool_downs:
@@ -454,6 +462,8 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
     elif rows:
         # Versions of a cluster are committed in their order, each as a whole: one that came since is here, too.
         version = max(version, rows[-1].desired_version)
+    reads = any(row.state == RunState.LEASED and _DATASETS in row.spec for row in rows)
+    declared = {one.name for one in await datasets.datasets(tx)} if reads else set[str]()
     for row in rows:
         job = job_id(row.name, row.job_id)
         run = run_id(job, row.attempt)
@@ -466,7 +476,7 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
                     "attempt": row.attempt,
                     "token": row.attempt,
                     "generation": row.generation,
-                    "spec": _spec_of(row),
+                    "spec": _spec_of(row, declared),
                     "sizes": row.sizes,
                     "pins": row.assumed,
                     "placementTimeoutSeconds": timeout + (row.awaits or 0.0),
@@ -487,10 +497,15 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, t
     return {"version": version, "start": start, "stop": stop, "resize": resize, "streams": streams}
 
 
-def _spec_of(row: Any) -> Any:
-    if row.parameters is None and row.narrowed is None and row.burst is None:
+def _spec_of(row: Any, declared: Collection[str]) -> Any:
+    """``declared``: data of which the dispatcher knows where it is; an agent looks for all else that a job reads."""
+    reads = bool(declared) and _DATASETS in row.spec
+    if row.parameters is None and row.narrowed is None and row.burst is None and not reads:
         return orjson.Fragment(row.spec)
     spec = orjson.loads(row.spec)
+    if reads:
+        placement = spec.get("placement", {})
+        placement["datasets"] = [name for name in placement.get("datasets", ()) if name not in declared]
     if row.burst is not None:
         spec = bound_spec(spec, row.burst["limitSeconds"], row.burst["binding"])
     if row.parameters is not None:

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from trainmaster.dispatcher.services import bursting, pricing, tenants
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import bursts, keys, prices
+from trainmaster.dispatcher.store import bursts, datasets, keys, prices
 from trainmaster.dispatcher.store import tenants as tenant_store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec
 
-Declared = QueueSpec | PriorityClassSpec | PriceBookSpec | ClusterSpec | BurstPolicySpec
+Declared = QueueSpec | PriorityClassSpec | PriceBookSpec | ClusterSpec | DatasetSpec | BurstPolicySpec
 
 
 async def make_first_key(settings: Settings, name: str) -> str:
@@ -78,7 +78,7 @@ def _turn(spec: Declared) -> tuple[int, int]:
     """Each after those that it names: queues name priority classes and parents, clusters price books, policies all of them."""
     if isinstance(spec, QueueSpec):
         return 1, spec.path.count("/")
-    if isinstance(spec, BurstPolicySpec):
+    if isinstance(spec, BurstPolicySpec | DatasetSpec):
         return 3, 0
     return (2, 0) if isinstance(spec, ClusterSpec) else (0, 0)
 
@@ -99,6 +99,11 @@ async def _declare(tx: Transaction, spec: Declared) -> str:
             return ""
         await pricing.put_book(tx, spec)
         return await _made(tx, "price book", spec.name)
+    if isinstance(spec, DatasetSpec):
+        if await datasets.has_dataset(tx, spec.name):
+            return ""
+        await tenants.put_dataset(tx, spec)
+        return await _made(tx, "dataset", spec.name)
     if isinstance(spec, BurstPolicySpec):
         if await bursts.has_policy(tx, spec.name):
             return ""

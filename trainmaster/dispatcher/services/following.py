@@ -10,7 +10,7 @@ from trainmaster.dispatcher.domain.provisioning import MOST_SAMPLES, learn
 from trainmaster.dispatcher.domain.shapes import shape_from
 from trainmaster.dispatcher.scheduling import quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
-from trainmaster.dispatcher.scheduling.declared import advance_of, class_of, cluster_of, queue_of
+from trainmaster.dispatcher.scheduling.declared import advance_of, class_of, cluster_of, dataset_of, queue_of
 from trainmaster.dispatcher.scheduling.lines import Amounts
 from trainmaster.dispatcher.scheduling.plan import (
     Eviction,
@@ -21,6 +21,7 @@ from trainmaster.dispatcher.scheduling.plan import (
     runs_of,
     shrinking,
 )
+from trainmaster.dispatcher.scheduling.scores import step_of
 from trainmaster.dispatcher.scheduling.view import (
     Cluster,
     LiveRun,
@@ -30,7 +31,7 @@ from trainmaster.dispatcher.scheduling.view import (
 )
 from trainmaster.dispatcher.services import bursting, pricing
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import bursts, runs, scheduling, tenants
+from trainmaster.dispatcher.store import bursts, datasets, runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.scheduling import Cursor
 from trainmaster.protocol.agent import CapacityReport
@@ -95,6 +96,9 @@ class Follower:
                 self.ahead, self.now = row.now - now, row.now
                 if row.cluster_id is not None:
                     self.view.lease_until[row.cluster_id] = row.until
+            self.view.set_trouble(
+                {row.cluster_id: step for row in await scheduling.troubles(tx) if (step := step_of(row.level))}
+            )
             avoided: dict[int, list[int]] = {}
             for row in await scheduling.cool_downs(tx):
                 avoided.setdefault(row.job_id, []).append(row.cluster_id)
@@ -180,6 +184,7 @@ class Follower:
             self.view.put_queue(queue_of(row.id, row.parent_id, row.spec))
         for class_row in await tenants.classes(tx):
             self.view.put_class(class_of(class_row.id, class_row.spec))
+        self.view.set_datasets(dataset_of(spec) for spec in await datasets.datasets(tx))
         self.view.set_policies(await bursting.load_policies(tx))
         await self._load_provisioning(tx)
         self.view.set_advance(advance_of(row.id, row.queue_id, row.spec) for row in await tenants.reservations(tx))

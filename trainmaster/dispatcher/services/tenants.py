@@ -6,13 +6,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.dispatcher.services import pricing
-from trainmaster.dispatcher.store import bursts, keys, prices
+from trainmaster.dispatcher.store import bursts, datasets, keys, prices
 from trainmaster.dispatcher.store import tenants as store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
+from trainmaster.protocol.tenants import (
+    ClusterSpec,
+    DatasetSpec,
+    KeySpec,
+    PriorityClassSpec,
+    QueueSpec,
+    ReservationSpec,
+)
 
 KEY_PREFIX = "tmk_"
 
@@ -91,6 +98,20 @@ async def put_cluster(tx: Transaction, spec: ClusterSpec) -> None:
 async def cordon(tx: Transaction, name: str, cordoned: bool) -> None:
     if await store.cordon(tx, name, cordoned) is None:
         raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+
+
+async def put_dataset(tx: Transaction, spec: DatasetSpec) -> None:
+    """Declare data, or change what was declared. Raises ProblemError when one of its clusters is unknown."""
+    for name in spec.clusters:
+        if await store.cluster_id(tx, name) is None:
+            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+    await datasets.put_dataset(tx, spec)
+
+
+async def delete_dataset(tx: Transaction, name: str) -> None:
+    """Raises ProblemError where it is not there."""
+    if not await datasets.delete_dataset(tx, name):
+        raise ProblemError(Code.NOT_FOUND, f"there is no dataset {name!r}")
 
 
 async def put_reservation(tx: Transaction, spec: ReservationSpec) -> None:

@@ -209,6 +209,30 @@ async def leases(tx: Transaction) -> Sequence[Row[Any]]:
     )
 
 
+async def troubles(tx: Transaction) -> Sequence[Row[Any]]:
+    """Runs that clusters have returned or lost lately: each counts half as much after each hour."""
+    return await tx.all(
+        """
+        SELECT cluster_id, level * power(0.5, extract(epoch FROM now() - at) / 3600)::float8 AS level FROM cluster_troubles
+        WHERE at > now() - interval '12 hours'
+        """
+    )
+
+
+async def add_trouble(tx: Transaction, counts: Mapping[int, int]) -> None:
+    """Count runs that clusters have returned or lost now. In one order, so that two callers never wait for each other."""
+    await tx.run(
+        """
+        INSERT INTO cluster_troubles (cluster_id, level)
+        SELECT cluster, count FROM unnest(CAST(:clusters AS int[]), CAST(:counts AS float8[])) AS n(cluster, count) ORDER BY cluster
+        ON CONFLICT (cluster_id) DO UPDATE SET at = now(), level = excluded.level + cluster_troubles.level
+            * power(0.5, greatest(0, extract(epoch FROM now() - cluster_troubles.at)) / 3600)::float8
+        """,
+        clusters=list(counts),
+        counts=[float(count) for count in counts.values()],
+    )
+
+
 async def cool_downs(tx: Transaction) -> Sequence[Row[Any]]:
     """Clusters left out for a job; each row until its own end."""
     return await tx.all("SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")

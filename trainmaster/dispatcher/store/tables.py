@@ -224,6 +224,24 @@ provisionings = Table(
     comment="How long members waited for nodes that a pool had to add; NULL: they never came. Insert-only.",
 )
 
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+cluster_troubles = Table(
+    "cluster_troubles",
+    metadata,
+    Column("cluster_id", Integer, primary_key=True, autoincrement=False),
+    Column("level", Double, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    comment="Runs that a cluster has returned or lost, each of which counts half as much after each hour; level: at that moment.",
+)
+
 usage = Table(
     "usage",
     metadata,

@@ -18,7 +18,7 @@ from trainmaster.dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster.dispatcher.domain.provisioning import Learnt, learn
 from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
+from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, dataset_of, queue_of
 from trainmaster.dispatcher.scheduling.lines import product_of
 from trainmaster.dispatcher.scheduling.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob, freeze_placement
@@ -33,7 +33,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
-from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
 from trainmaster.simulation.cluster import Cluster as SimulatedCluster
 from trainmaster.simulation.fleet import Fleet
 from trainmaster.simulation.run import Run
@@ -56,6 +56,7 @@ class Declared:
     """Those of the fleet that are not named here are of the kind that the fleet says."""
     books: Sequence[PriceBookSpec] = ()
     policies: Sequence[BurstPolicySpec] = ()
+    datasets: Sequence[DatasetSpec] = ()
 
 
 @dataclass(slots=True)
@@ -144,6 +145,7 @@ class Simulation:
         self._began: dict[int, list[float]] = {}
         self._next_look = inf
         self._bursts = {one.name: 0 for one in declared.policies}
+        self._view.set_datasets(dataset_of(spec) for spec in declared.datasets)
         _put_policies(self._view, declared.policies, self._queues, self._specs, self._classes)
         self.cycles = 0
         self.preemptions = 0

@@ -1,0 +1,33 @@
+"""Data that admins have declared."""
+
+from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.tenants import note_change
+from trainmaster.protocol.tenants import DatasetSpec
+
+
+async def datasets(tx: Transaction) -> list[DatasetSpec]:
+    return [DatasetSpec.model_validate(row.spec) for row in await tx.all("SELECT spec FROM datasets ORDER BY name")]
+
+
+async def has_dataset(tx: Transaction, name: str) -> bool:
+    return await tx.first("SELECT 1 FROM datasets WHERE name = :name", name=name) is not None
+
+
+async def put_dataset(tx: Transaction, spec: DatasetSpec) -> None:
+    row = await tx.one(
+        """
+        INSERT INTO datasets (name, spec) VALUES (:name, CAST(:spec AS jsonb))
+        ON CONFLICT (name) DO UPDATE SET spec = excluded.spec RETURNING id
+        """,
+        name=spec.name,
+        spec=dumps(spec.to_wire()),
+    )
+    await note_change(tx, "dataset", row.id)
+
+
+async def delete_dataset(tx: Transaction, name: str) -> bool:
+    """Whether there was one."""
+    row = await tx.first("DELETE FROM datasets WHERE name = :name RETURNING id", name=name)
+    if row is not None:
+        await note_change(tx, "dataset", row.id)
+    return row is not None
