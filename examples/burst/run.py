@@ -5,6 +5,7 @@ tells. Exits with 0 if all of it holds, with 1 if not. ``--fast`` waits and runs
 """
 
 import argparse
+import io
 import shutil
 import signal
 import sys
@@ -145,6 +146,8 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="wait and run for a shorter time")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # who follows a file sees the story as it is told
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-burst-"))
     installation = Installation(folder, free_port())
     try:

@@ -319,11 +319,23 @@ async def test_a_job_goes_where_its_profile_sends_it_and_says_what_it_would_have
         (
             "fast",
             "placement.profile",
-            "a profile is one of balanced, cheapest, or weights such as {money: 5, packing: 1}",
+            "a profile is one of balanced, cheapest, fastest, or weights such as {money: 5, packing: 1}",
         ),
-        (7, "placement.profile", "a profile is one of balanced, cheapest, or weights such as {money: 5, packing: 1}"),
-        ({}, "placement.profile.weights", "give at least one of kind, packing and money a weight above 0"),
-        ({"money": 0}, "placement.profile.weights", "give at least one of kind, packing and money a weight above 0"),
+        (
+            7,
+            "placement.profile",
+            "a profile is one of balanced, cheapest, fastest, or weights such as {money: 5, packing: 1}",
+        ),
+        (
+            {},
+            "placement.profile.weights",
+            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread a weight above 0",
+        ),
+        (
+            {"money": 0},
+            "placement.profile.weights",
+            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread a weight above 0",
+        ),
         ({"money": -1}, "placement.profile.weights.money", "Input should be greater than or equal to 0"),
         ({"speed": 1}, "placement.profile.weights.speed", "this field is not known"),
     ],

@@ -201,7 +201,7 @@ one = st.tuples(
     st.sampled_from([0.0, 0.0, 2.0, 8.0]),
     st.sets(st.sampled_from(["images", "text"])),
     st.sampled_from([None, GIB, 100 * GIB]),
-    st.integers(0, 3),
+    st.integers(0, 2),
 )
 clusters = st.lists(one, min_size=2, max_size=4)
 
