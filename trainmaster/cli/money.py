@@ -4,7 +4,7 @@ import csv
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
+from trainmaster.cli.moments import moment_of
 from trainmaster.cli.output import Format, OutputOption, data_of, note, now, print_data, print_table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def usage(
 ) -> None:
     """What was used and what it cost: core-hours, GiB-hours of memory, device-hours, money. Runs at work count until now."""
     moment = now()
-    begin, end = _moment(since, moment, "--since"), moment if until is None else _moment(until, moment, "--until")
+    begin, end = moment_of(since, moment, "--since"), moment if until is None else moment_of(until, moment, "--until")
     dimensions = _dimensions(by)
     split: Per = per.value
     with config.connect(ctx) as client:
@@ -87,22 +88,6 @@ def _dimensions(by: Sequence[str] | None) -> list[str]:
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--by") from error
     return list(dict.fromkeys(wanted))
-
-
-def _moment(text: str, reference: datetime, option: str) -> datetime:
-    """A date or time in UTC, or a duration before ``reference``."""
-    from trainmaster.protocol.durations import parse_duration
-
-    try:
-        return reference - timedelta(seconds=parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        message = f"{text!r} is neither a date such as 2026-11-01 nor a duration such as 7d"
-        raise typer.BadParameter(message, param_hint=option) from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _text(moment: datetime) -> str:

@@ -7,18 +7,22 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from trainmaster.cli.output import Format, note, print_data, print_table
 
 if TYPE_CHECKING:
+    from trainmaster.cli.documents import Document
     from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
     from trainmaster.dispatcher.whatif.figures import Figures, Waits
     from trainmaster.dispatcher.whatif.report import Case
     from trainmaster.dispatcher.whatif.trace import Trace
     from trainmaster.simulation.fleet import Fleet
+
+
+_HISTORY = Path("history")
 
 
 def register(app: typer.Typer) -> None:
@@ -39,13 +43,22 @@ class LimitsFrom(StrEnum):
 
 
 def simulate(
+    ctx: typer.Context,
     workload: Annotated[
         Path,
         typer.Argument(
-            metavar="WORKLOAD", help="A log (.swf, .swf.gz) or a table (.csv, .csv.gz).", show_default=False
+            metavar="WORKLOAD",
+            help="A log (.swf, .swf.gz), a table (.csv, .csv.gz), or history: what the installation has really done.",
+            show_default=False,
         ),
     ],
-    fleet: Annotated[Path, typer.Option(help="The fleet, as for agent run --simulated.", show_default=False)],
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            help="The fleet, as for agent run --simulated; for history, the installation's own unless told otherwise.",
+            show_default=False,
+        ),
+    ] = None,
     tenants: Annotated[
         list[str] | None,
         typer.Option("-f", "--file", help="Queues, classes, clusters, price books and burst policies, as for apply."),
@@ -62,6 +75,8 @@ def simulate(
         ),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="For jobs that name none.", show_default=False)] = None,
+    since: Annotated[str, typer.Option(help="Of history: a date, a time, or so long ago, such as 12h or 7d.")] = "7d",
+    until: Annotated[str | None, typer.Option(help="The same; now unless told otherwise.", show_default=False)] = None,
     limits: Annotated[
         LimitsFrom, typer.Option(help="Time limits: as asked for in the workload, the true run times, or none.")
     ] = LimitsFrom.ASKED,
@@ -85,18 +100,27 @@ def simulate(
 
     need("dispatcher", "sortedcontainers")
     from trainmaster.cli.documents import parse_settings
+    from trainmaster.cli.errors import UsageError
     from trainmaster.cli.fleet import read_fleet
     from trainmaster.dispatcher.whatif.engine import Simulation
     from trainmaster.dispatcher.whatif.figures import figures_of
     from trainmaster.dispatcher.whatif.report import Case, page
 
-    simulated = read_fleet(fleet)
+    is_history = workload == _HISTORY and not workload.exists()
+    past = _past(ctx, since, until, limits) if is_history else None
+    if fleet is None and past is None:
+        raise UsageError("give the fleet with --fleet; only history has one of its own")
+    simulated = past.fleet if fleet is None and past is not None else read_fleet(fleet or Path())
     if seed is not None:
         simulated = simulated.model_copy(update={"seed": seed})
     given = parse_settings(settings or [])
-    variants = _variants(sweep, given, bool(tenants), output)
-    declared = [(name, _declared(tenants or (), more, simulated)) for name, more in variants]
-    trace = _read_trace(workload, queue or _first_leaf(declared[0][1]), limits).faster(faster)
+    own = past.documents if past is not None else ()
+    variants = _variants(sweep, given, bool(tenants or own), output)
+    declared = [(name, _declared(tenants or (), own, more, simulated)) for name, more in variants]
+    if past is not None:
+        trace = past.trace.faster(faster)
+    else:
+        trace = _read_trace(workload, queue or _first_leaf(declared[0][1]), limits).faster(faster)
     cases = []
     for name, one in declared:
         outcome = _run(Simulation(simulated, one), trace, name)
@@ -106,6 +130,34 @@ def simulate(
     if html is not None:
         _write(html, page(f"What {workload.name} would have been", trace.name, cases, currency))
     _tell(trace, cases, output)
+
+
+class _Past(NamedTuple):
+    """What an installation has done, on what, and what is declared there."""
+
+    trace: "Trace"
+    fleet: "Fleet"
+    documents: "list[Document]"
+
+
+def _past(ctx: typer.Context, since: str, until: str | None, limits: LimitsFrom) -> _Past:
+    """Raises ProblemError, UsageError."""
+    from trainmaster.cli import config
+    from trainmaster.cli.errors import UsageError
+    from trainmaster.cli.live_fleet import declared_of, fleet_of
+    from trainmaster.cli.moments import moment_of
+    from trainmaster.cli.output import now
+    from trainmaster.dispatcher.whatif.trace import read_history
+
+    reference = now()
+    begin = moment_of(since, reference, "--since")
+    end = reference if until is None else moment_of(until, reference, "--until")
+    with config.connect(ctx) as client:
+        trace = read_history("history", client.workload(begin, end), limits.value)
+        fleet, documents = fleet_of(client.objects("Cluster")), declared_of(client)
+    if not trace.jobs:
+        raise UsageError(f"no job that was submitted since {begin:%Y-%m-%d %H:%M} UTC has run and ended")
+    return _Past(trace, fleet, documents)
 
 
 def _variants(
@@ -206,8 +258,11 @@ def _run(simulation: "Simulation", trace: "Trace", name: str) -> "Outcome":
         return simulation.run(trace, lambda done, _: progress.update(task, completed=done))
 
 
-def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") -> "Declared":
-    """What the files say; without files a queue that may use all of the fleet. Raises ProblemError, UsageError."""
+def _declared(files: Sequence[str], own: "Sequence[Document]", settings: dict[str, str], fleet: "Fleet") -> "Declared":
+    """What the files say, each in place of what the installation has of that name; without both a queue that may use all of the fleet.
+
+    Raises ProblemError, UsageError.
+    """
     from trainmaster.cli.apply import declared_in
     from trainmaster.cli.documents import read_documents
     from trainmaster.cli.sweeping import is_burst, with_burst
@@ -217,8 +272,12 @@ def _declared(files: Sequence[str], settings: dict[str, str], fleet: "Fleet") ->
     from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
     from trainmaster.simulation.generate import tenants_of
 
-    if files:
-        documents = read_documents(files, {name: text for name, text in settings.items() if not is_burst(name)})
+    if files or own:
+        documents = []
+        if files:
+            documents = read_documents(files, {name: text for name, text in settings.items() if not is_burst(name)})
+        said = {(one.kind, one.value.get("path", one.value.get("name"))) for one in documents}
+        documents += [one for one in own if (one.kind, one.value.get("path", one.value.get("name"))) not in said]
         for name, value in settings.items():
             if is_burst(name):
                 documents = with_burst(documents, name, value)
@@ -260,6 +319,14 @@ def _read_trace(path: Path, queue: str, limits: LimitsFrom) -> "Trace":
     return trace
 
 
+def _really(trace: "Trace") -> "Waits | None":
+    """How long the jobs really waited, where that is known of all."""
+    from trainmaster.dispatcher.whatif.figures import summary_of
+
+    found = [(job.waited, job.run) for job in trace.jobs if job.waited is not None]
+    return summary_of(found) if found and len(found) == len(trace.jobs) else None
+
+
 def _print_figures(trace: "Trace", figures: "Figures") -> None:
     from trainmaster.protocol.durations import format_duration
 
@@ -269,6 +336,9 @@ def _print_figures(trace: "Trace", figures: "Figures") -> None:
         f"{figures.preemptions:,} preempted; fairness between queues {figures.fairness:.3f}; cost {figures.cost:,.2f}\n"
     )
     groups = [("all", figures.waits)]
+    really = _really(trace)
+    if really is not None:
+        groups.insert(0, ("what was", really))
     groups += [(name, one) for name, one in figures.by_queue.items() if len(figures.by_queue) > 1]
     groups += [(f"class {name}", one) for name, one in figures.by_class.items() if len(figures.by_class) > 1]
     columns = ["WAIT OF", "JOBS", "MEAN", "P50", "P95", "LONGEST", "SLOWDOWN"]

@@ -35,6 +35,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workload import Workload
 
 _RETRIES = Retries()
 
@@ -172,6 +173,9 @@ class AsyncClient:
         self, begin: datetime, end: datetime, *, per: Per = "all", by: Sequence[str] = (), queue: str | None = None
     ) -> UsageAnswer:
         return await self._run(self._verbs.usage(begin, end, per, by, queue))
+
+    def workload(self, begin: datetime, end: datetime) -> AsyncGenerator[Workload, None]:
+        return self._iterate(self._verbs.workload(begin, end))
 
     async def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
         return await self._run(self._verbs.preview_bursts(policies))

@@ -105,6 +105,11 @@ def usage(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: st
     return core.get("/v1/usage", [*query, ("queue", queue)])
 
 
+def workload(begin: datetime, end: datetime, cursor: int | None) -> Request:
+    query = [("begin", begin.isoformat()), ("end", end.isoformat())]
+    return core.get("/v1/workload", [*query, ("cursor", None if cursor is None else str(cursor))])
+
+
 def preview_bursts(policies: Sequence[Mapping[str, Any]]) -> Request:
     return core.ask("/v1/burst-policies/preview", {"policies": list(policies)})
 

@@ -34,6 +34,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workload import Workload
 
 _RETRIES = Retries()
 
@@ -204,6 +205,10 @@ class Client:
         ``by``: of ``queue``, ``user``, ``cluster``, ``kind`` and ``label:KEY``. Runs at work count until now.
         """
         return self._run(self._verbs.usage(begin, end, per, by, queue))
+
+    def workload(self, begin: datetime, end: datetime) -> Iterator[Workload]:
+        """What was submitted in this time and has run, the latest first, a page at a time: for simulations."""
+        return self._iterate(self._verbs.workload(begin, end))
 
     def preview_bursts(self, policies: Sequence[BurstPolicySpec] = ()) -> Previews:
         """What would go to public clusters now by burst policies, with these in place of those of their names. Changes nothing."""

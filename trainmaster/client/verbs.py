@@ -38,6 +38,7 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
+from trainmaster.protocol.workload import Workload
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -213,6 +214,15 @@ class Verbs:
 
     def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
         yield from self._value(calls.remove_cluster(cluster, force=force))
+
+    def workload(self, begin: datetime, end: datetime) -> Telling[Workload, None]:
+        cursor: int | None = None
+        while True:
+            page = yield from self._model(calls.workload(begin, end, cursor), Workload)
+            yield Tell(page)
+            cursor = page.next
+            if cursor is None:
+                return
 
     def preview_bursts(self, policies: Sequence[BurstPolicySpec]) -> Steps[Previews]:
         return self._model(calls.preview_bursts([one.to_wire() | {"name": one.name} for one in policies]), Previews)

@@ -1,4 +1,4 @@
-"""Routes of price books and of what was used."""
+"""Routes of price books, and of what was done and used."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AwareDatetime
 
 from trainmaster.dispatcher.api.context import Admin, App, Person, answer, read_model
 from trainmaster.dispatcher.api.tenants import change, named, same_name
-from trainmaster.dispatcher.services import pricing, spending
+from trainmaster.dispatcher.services import history, pricing, spending
 from trainmaster.dispatcher.store import prices as store
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.usage import Per, check_dimension
@@ -48,6 +48,20 @@ async def delete_book(name: str, state: App, caller: Admin) -> Response:
     """Remove a price book that no cluster names."""
     await change(state, caller, "delete price book", name, lambda tx: pricing.delete_book(tx, name))
     return Response(status_code=204)
+
+
+@router.get("/workload")
+async def workload(
+    state: App,
+    _caller: Admin,
+    begin: AwareDatetime,
+    end: AwareDatetime | None = None,
+    cursor: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """What was submitted in this time and has run, as a workload for simulations; the latest first, page by page."""
+    async with state.stores.database.transaction() as tx:
+        found = await history.workload(tx, begin, end or datetime.now(UTC), cursor)
+    return answer(found.model_dump(mode="json", by_alias=True))
 
 
 @router.get("/usage")

@@ -448,16 +448,19 @@ class Rooms:
             self._moving[wishes, cluster.id] = found
         return found
 
-    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
-        """What counts of the scores that do not depend on the room of a cluster."""
-        wishes, trouble = self.view.shapes[shape_id].wishes, self._troubled.get(cluster.id, 0.0)
-        if not trouble and not wishes.datasets and not wishes.preferred:
-            return weights.fixed
+    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float | None:
+        """What counts of the scores that do not depend on the room of a cluster; None where all are as good as can be."""
+        wishes = self.view.shapes[shape_id].wishes
+        if not wishes.datasets and not wishes.preferred and not self._troubled.get(cluster.id):
+            return None
         return fixed_score(self._fit_of(shape_id, cluster), weights)
 
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
         """All that is scored and does not depend on the room of a cluster."""
-        moved, wishes = self.moving(shape_id, cluster), self.view.shapes[shape_id].wishes
+        wishes = self.view.shapes[shape_id].wishes
+        if not wishes.datasets and not wishes.preferred:
+            return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0))
+        moved = self.moving(shape_id, cluster)
         whole = sum(weight for _, weight in wishes.preferred)
         met = sum(
             weight
@@ -477,7 +480,7 @@ class Rooms:
 
     def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
         """What a run of this size is expected to cost there, the data that has to be moved included."""
-        egress = self.moving(shape_id, cluster).cost
+        egress = self.moving(shape_id, cluster).cost if self.view.shapes[shape_id].datasets else 0.0
         if cluster.tariff.is_free:
             return egress
         key = cluster.id, product
@@ -565,13 +568,18 @@ class Rooms:
             outcome = fit(shape, size.members, room, product)
             if isinstance(outcome, Fitted):
                 cost = self.cost(shape_id, size, cluster, product)
-                scored = replace(
-                    self._fit_of(shape_id, cluster),
-                    free=whole.total(),
-                    capacity=self.empty(cluster).total(),
-                    needs=size.needs,
-                    cost=cost,
-                    domains=_domains(shape, outcome, room),
+                known = self._fit_of(shape_id, cluster)
+                scored = Fit(
+                    cluster,
+                    whole.total(),
+                    self.empty(cluster).total(),
+                    size.needs,
+                    cost,
+                    known.wait,
+                    known.local,
+                    known.trouble,
+                    known.preferred,
+                    _domains(shape, outcome, room),
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge

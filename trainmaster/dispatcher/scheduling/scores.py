@@ -124,19 +124,19 @@ def score(fit: Fit, weights: Weights = BALANCED) -> tuple[float, dict[str, float
     """The total and each score, rounded as people read it."""
     parts = {name: round(function(fit), 4) for name, function in SCORES.items()}
     room = weights.kind * parts["kind"] + weights.packing * parts["packing"] + weights.money * parts["money"]
-    total = room + fixed_score(fit, weights)
+    total = room + _fixed(parts["wait"], parts["data"], parts["reliability"], parts["affinity"], weights)
     total += weights.topology * parts["topology"] + weights.spread * parts["spread"]
     return round(total, 4), parts
 
 
 def fixed_score(fit: Fit, weights: Weights) -> float:
     """What counts of the scores that do not depend on the room of a cluster."""
-    return (
-        weights.wait * round(wait(fit), 4)
-        + weights.data * round(data(fit), 4)
-        + weights.reliability * round(reliability(fit), 4)
-        + weights.affinity * round(affinity(fit), 4)
-    )
+    parts = round(wait(fit), 4), round(data(fit), 4), round(reliability(fit), 4), round(affinity(fit), 4)
+    return _fixed(*parts, weights)
+
+
+def _fixed(waits: float, local: float, reliable: float, preferred: float, weights: Weights) -> float:
+    return weights.wait * waits + weights.data * local + weights.reliability * reliable + weights.affinity * preferred
 
 
 def is_quick(weights: Weights, *, prefers_level: bool) -> bool:
@@ -168,6 +168,7 @@ class _Parts(NamedTuple):
     money: float
     topology: float
     """What counts of it for a job that prefers no level: all of it."""
+    fixed: float
 
 
 @lru_cache(maxsize=256)
@@ -177,6 +178,7 @@ def _parts_of(weights: Weights) -> _Parts:
         weights.packing,
         weights.money,
         weights.topology,
+        weights.fixed,
     )
 
 
@@ -201,7 +203,7 @@ def total_score(
                 fullest = full
     parts = _parts_of(weights)
     cheap = round(1.0 / (1.0 + cost / MONEY_HALF), 4) if cost else 1.0
-    rest = weights.fixed if fixed is None else fixed
+    rest = parts.fixed if fixed is None else fixed
     room = parts.kinds[kind] + parts.packing * round(min(fullest, 1.0), 4) + parts.money * cheap
     return round(room + rest + parts.topology, 4)
 

@@ -6,6 +6,7 @@ Every change of a job goes through ``write``: new values, the next version and o
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
@@ -377,6 +378,44 @@ async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) 
     if before is not None:
         parameters["before"] = before
     return await tx.all(f"{_VIEW} WHERE {where}{cut} ORDER BY j.id DESC LIMIT :limit", limit=limit, **parameters)
+
+
+async def workload(
+    tx: Transaction, begin: datetime, end: datetime, before: int | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Jobs that were submitted in this time and have ended, the latest first, each with its last run that was at work.
+
+    ``run`` is NULL where none was. They are found by their keys, which rise with their submission.
+    """
+    return await tx.all(
+        """
+        SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
+               j.priority, extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
+               (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r
+                WHERE r.job_id = j.id AND r.started_at IS NOT NULL AND r.ended_at IS NOT NULL
+                ORDER BY r.attempt DESC LIMIT 1) AS run
+        FROM (SELECT * FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before ORDER BY id DESC LIMIT :limit) j
+        JOIN queues q ON q.id = j.queue_id JOIN priority_classes p ON p.id = j.class_id
+        WHERE j.submitted_at >= :begin AND j.submitted_at < :end AND j.ended_at IS NOT NULL ORDER BY j.id DESC
+        """,
+        begin=begin,
+        end=end,
+        before=before,
+        limit=limit,
+    )
+
+
+async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row[Any] | None:
+    """The last job of a page of ``workload``, whether it belongs there or not: its key and when it was submitted."""
+    return await tx.first(
+        """
+        SELECT id, submitted_at FROM (
+            SELECT id, submitted_at FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before
+            ORDER BY id DESC LIMIT :limit) page ORDER BY id LIMIT 1
+        """,
+        before=before,
+        limit=limit,
+    )
 
 
 async def view(tx: Transaction, job_id: int) -> Row[Any] | None:

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from trainmaster.dispatcher.domain.usage import total_cost
 from trainmaster.dispatcher.whatif.engine import Outcome, Record
+from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 
@@ -96,13 +97,18 @@ def _why_not(record: Record) -> str:
 
 def waits_of(records: Iterable[Record]) -> Waits:
     found = list(records)
-    started = [record for record in found if record.first_start < inf]
-    waits = sorted(record.wait for record in started)
-    if not waits:
+    started = [(record.wait, record.job.run) for record in found if record.first_start < inf]
+    if not started:
         return Waits(len(found), 0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    slowdowns = [bounded_slowdown(record) for record in started]
+    return replace(summary_of(started), jobs=len(found))
+
+
+def summary_of(found: Sequence[tuple[float, float]]) -> Waits:
+    """Of jobs of which the wait and the run time are known, in seconds."""
+    waits = sorted(wait for wait, _ in found)
+    slowdowns = [max(1.0, (wait + run) / max(run, SLOWDOWN_BOUND)) for wait, run in found]
     return Waits(
-        jobs=len(found),
+        jobs=len(waits),
         started=len(waits),
         mean=round(sum(waits) / len(waits), 3),
         p50=round(quantile(waits, 0.5), 3),
@@ -110,12 +116,6 @@ def waits_of(records: Iterable[Record]) -> Waits:
         most=round(waits[-1], 3),
         slowdown=round(sum(slowdowns) / len(slowdowns), 4),
     )
-
-
-def bounded_slowdown(record: Record) -> float:
-    """How much longer a job took than it would have alone, at least 1."""
-    run = record.job.run
-    return max(1.0, (record.wait + run) / max(run, SLOWDOWN_BOUND))
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
@@ -138,7 +138,10 @@ def _clusters(outcome: Outcome) -> list[ClusterUse]:
     runs: dict[str, int] = dict.fromkeys(outcome.capacity, 0)
     jobs: dict[str, set[int]] = {name: set() for name in outcome.capacity}
     for record in outcome.records:
-        needs = {role.name: role.template.amounts for role in record.job.spec.roles if role.template is not None}
+        needs = {
+            role.name: role.template.amounts if role.template is not None else pod_requests(role.pod_template or {})
+            for role in record.job.spec.roles
+        }
         for stay in record.stays:
             runs[stay.cluster] += 1
             jobs[stay.cluster].add(stay.number)

@@ -11,6 +11,7 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.workload import Workload, WorkloadJob
 
 Limits = Literal["asked", "exact", "none"]
 """What a job's time limit is: what the log says was asked for, its true run time, or nothing."""
@@ -29,6 +30,8 @@ class TraceJob:
     submit: float
     run: float
     spec: JobSpec
+    waited: float | None = None
+    """How long it really waited for its first start, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,34 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
         jobs.append(TraceJob(int(job), submit, run, spec))
     mistakes.check()
     return _in_order(name, jobs, left_out)
+
+
+def read_history(name: str, pages: Iterable[Workload], limits: Limits = "asked") -> Trace:
+    """What an installation has really done. Run times are those of the last runs. Raises ProblemError."""
+    specs: dict[Any, JobSpec] = {}
+    jobs: list[TraceJob] = []
+    for page in pages:
+        for one in page.jobs:
+            limit = one.run + _MOMENT if limits == "exact" else None
+            key = one.spec, one.queue, one.priority_class, one.priority, limit, limits
+            spec = specs.get(key)
+            if spec is None:
+                spec = specs[key] = _as_simulated(page.specs[one.spec], one, limits, limit)
+            jobs.append(TraceJob(one.job, one.submitted, max(one.run, 0.0), spec, one.waited))
+    return _in_order(name, jobs, 0)
+
+
+def _as_simulated(written: dict[str, Any], one: WorkloadJob, limits: Limits, limit: float | None) -> JobSpec:
+    """A specification as it was, of which the simulation says when its runs end."""
+    kept = {key: value for key, value in written.items() if key not in ("kind", "notify", "suspend")}
+    if limits != "asked":
+        kept.pop("timeLimit", None)
+    if limit is not None:
+        kept["timeLimit"] = _text(limit)
+    labels = {key: text for key, text in kept.get("labels", {}).items() if not key.startswith("sim.trainmaster.dev/")}
+    labels |= {f"sim.trainmaster.dev/{key}": text for key, text in _FOREVER.items()}
+    more = {"queue": one.queue, "priorityClass": one.priority_class, "priority": one.priority, "labels": labels}
+    return JobSpec.model_validate({**kept, **more})
 
 
 _COLUMNS = ("submit", "run", "name", "queue", "class", "priority", "members", "cpu", "memory", "gpu", "limit", "count")

@@ -1,0 +1,21 @@
+"""Moments as people say them: dates, times, or so long ago."""
+
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+
+def moment_of(text: str, reference: datetime, option: str) -> datetime:
+    """A date or time in UTC, or a duration before ``reference``."""
+    from trainmaster.protocol.durations import parse_duration
+
+    try:
+        return reference - timedelta(seconds=parse_duration(text))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        message = f"{text!r} is neither a date such as 2026-11-01 nor a duration such as 7d"
+        raise typer.BadParameter(message, param_hint=option) from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
