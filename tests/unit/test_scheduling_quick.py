@@ -14,7 +14,7 @@ from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
 from trainmaster.dispatcher.scheduling.layout import lay_out
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.scores import Fit, fixed_score, measure, score, total_score
+from trainmaster.dispatcher.scheduling.scores import Fit, fixed_score, measure, score, scorer
 from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
@@ -106,9 +106,9 @@ def test_the_total_alone_is_the_total(
 ) -> None:
     cluster = Cluster(1, "c", kind)
     fit = Fit(cluster, free, capacity, needs, cost)
-    assert total_score(kind, measure(free, capacity), needs, cost, by) == score(fit, by)[0]
+    assert scorer(by)(kind, measure(free, capacity), needs, cost, None) == score(fit, by)[0]
     fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred)
-    assert total_score(kind, measure(free, capacity), needs, cost, by, fixed_score(fit, by)) == score(fit, by)[0]
+    assert scorer(by)(kind, measure(free, capacity), needs, cost, fixed_score(fit, by)) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

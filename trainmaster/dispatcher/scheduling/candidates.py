@@ -448,11 +448,13 @@ class Rooms:
             self._moving[wishes, cluster.id] = found
         return found
 
-    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float | None:
-        """What counts of the scores that do not depend on the room of a cluster; None where all are as good as can be."""
+    def scores_plainly(self, shape_id: int) -> bool:
+        """Whether the scores that do not depend on the room of a cluster are as good as can be on all of them."""
         wishes = self.view.shapes[shape_id].wishes
-        if not wishes.datasets and not wishes.preferred and not self._troubled.get(cluster.id):
-            return None
+        return not (wishes.datasets or wishes.preferred or self._troubled)
+
+    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
+        """What counts of the scores that do not depend on the room of a cluster."""
         return fixed_score(self._fit_of(shape_id, cluster), weights)
 
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:

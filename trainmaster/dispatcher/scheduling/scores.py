@@ -6,7 +6,6 @@ Weights say how much each counts; the total is the weighted sum. They come from 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.view import Cluster
@@ -162,50 +161,30 @@ def headroom(needs: Resources, least: Resources, weights: Weights = BALANCED) ->
     return weights.packing * (more + 0.0002) + 0.0002
 
 
-class _Parts(NamedTuple):
-    kinds: dict[ClusterKind, float]
-    packing: float
-    money: float
-    topology: float
-    """What counts of it for a job that prefers no level: all of it."""
-    fixed: float
+Total = Callable[[ClusterKind, Measure, Resources, float, float | None], float]
+"""The total of a cluster of a kind, by what is in use there, what is needed, what that costs, and what counts of the scores that do
+not depend on its room: None where all of them are as good as can be."""
 
 
 @lru_cache(maxsize=256)
-def _parts_of(weights: Weights) -> _Parts:
-    return _Parts(
-        {kind: weights.kind * round(value, 4) for kind, value in _KIND.items()},
-        weights.packing,
-        weights.money,
-        weights.topology,
-        weights.fixed,
-    )
+def scorer(weights: Weights) -> Total:
+    """What gives the total of ``score`` with less work: it is asked for on every cluster. Where ``is_quick`` holds."""
+    kinds = {kind: weights.kind * round(value, 4) for kind, value in _KIND.items()}
+    packing, money, best, topology = weights.packing, weights.money, weights.fixed, weights.topology
 
+    def total(kind: ClusterKind, measured: Measure, needs: Resources, cost: float, fixed: float | None) -> float:
+        fullest = 0.0
+        for name, amount in needs.items():
+            found = measured.get(name)
+            if found is not None:
+                full = (found[0] + amount) / found[1]
+                if full > fullest:
+                    fullest = full
+        cheap = round(1.0 / (1.0 + cost / MONEY_HALF), 4) if cost else 1.0
+        room = kinds[kind] + packing * round(min(fullest, 1.0), 4) + money * cheap
+        return round(room + (best if fixed is None else fixed) + topology, 4)
 
-def total_score(
-    kind: ClusterKind,
-    measured: Measure,
-    needs: Resources,
-    cost: float = 0.0,
-    weights: Weights = BALANCED,
-    fixed: float | None = None,
-) -> float:
-    """The total of ``score``, found with less work: it is asked for on every cluster. ``fixed``: of the scores without room, if known.
-
-    Where ``is_quick`` holds.
-    """
-    fullest = 0.0
-    for name, amount in needs.items():
-        found = measured.get(name)
-        if found is not None:
-            full = (found[0] + amount) / found[1]
-            if full > fullest:
-                fullest = full
-    parts = _parts_of(weights)
-    cheap = round(1.0 / (1.0 + cost / MONEY_HALF), 4) if cost else 1.0
-    rest = parts.fixed if fixed is None else fixed
-    room = parts.kinds[kind] + parts.packing * round(min(fullest, 1.0), 4) + parts.money * cheap
-    return round(room + rest + parts.topology, 4)
+    return total
 
 
 def deciding(best: Mapping[str, float], second: Mapping[str, float], weights: Weights) -> str:

@@ -10,7 +10,7 @@ from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.candidates import MOST_OPTIONS, MOST_SHAPES, Alike, Rooms
 from trainmaster.dispatcher.scheduling.fit import Shortfall, Size, short_of, spread_role
-from trainmaster.dispatcher.scheduling.scores import headroom, total_score
+from trainmaster.dispatcher.scheduling.scores import headroom, scorer
 from trainmaster.dispatcher.scheduling.shortages import Shortages, Told
 from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.quantities import Resources
@@ -129,7 +129,7 @@ class Standings:
         )
         bare = self._bare_by(weights)
         more = headroom(needs, self.rooms.least, weights)
-        may_fit = self.rooms.may_fit
+        may_fit, totals = self.rooms.may_fit, self._totals(alike, size)
         found: list[tuple[float, str, int]] = []
 
         def best(most: float) -> Iterator[Cluster]:
@@ -148,7 +148,7 @@ class Standings:
                 yield from best(most)
             cluster = open_ones.get(entry[2])
             if cluster is not None:
-                heappush(found, (-self._total(alike, size, cluster), cluster.name, cluster.id))
+                heappush(found, (-totals(cluster), cluster.name, cluster.id))
         yield from best(inf)
 
     def _bring_up(self, standing: Standing, stand: Callable[..., None]) -> None:
@@ -176,24 +176,29 @@ class Standings:
                     stand(changed, is_doubtful=is_doubtful)
         standing.seen = self.rooms.changes
 
-    def _total(self, alike: Alike, size: Size, cluster: Cluster) -> float:
-        """What a cluster scores if the gang fits there."""
-        rooms, shape_id = self.rooms, alike.shape_id
-        cost = 0.0
-        if not cluster.tariff.is_free or rooms.view.shapes[shape_id].wishes.datasets:
-            cost = rooms.cost(shape_id, size, cluster)
-        fixed = rooms.fixed(shape_id, cluster, alike.weights)
-        return total_score(cluster.kind, rooms.measure(cluster), size.needs, cost, alike.weights, fixed)
+    def _totals(self, alike: Alike, size: Size) -> Callable[[Cluster], float]:
+        """What gives what a cluster scores if the gang fits there."""
+        rooms, shape_id, weights, needs = self.rooms, alike.shape_id, alike.weights, size.needs
+        measure, total, is_plain = rooms.measure, scorer(weights), rooms.scores_plainly(shape_id)
+
+        def totals(cluster: Cluster) -> float:
+            if is_plain:
+                cost = 0.0 if cluster.tariff.is_free else rooms.cost(shape_id, size, cluster)
+                return total(cluster.kind, measure(cluster), needs, cost, None)
+            cost, fixed = rooms.cost(shape_id, size, cluster), rooms.fixed(shape_id, cluster, weights)
+            return total(cluster.kind, measure(cluster), needs, cost, fixed)
+
+        return totals
 
     def _bare_by(self, weights: Weights) -> Standing:
         bare = self._bare.get(weights)
         if bare is None:
             bare = self._bare[weights] = Standing()
-        standing = bare
+        standing, total = bare, scorer(weights)
 
         def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
             measured = self.rooms.measure(cluster)
-            score = total_score(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, weights)
+            score = total(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, None)
             standing.put(cluster, score)
 
         self._bring_up(bare, stand)
@@ -215,7 +220,7 @@ class Standings:
             standing = self._standings[alike] = Standing(
                 alone=spread_role(self.rooms.view.shapes[alike.shape_id], size)
             )
-        known = set(lacking or ())
+        known, totals = set(lacking or ()), self._totals(alike, size)
         open_ones = self.rooms.open_to(alike)
 
         def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
@@ -224,7 +229,7 @@ class Standings:
             if cluster.id in known or (is_doubtful and not self.rooms.may_fit(alike.shape_id, size, cluster)):
                 standing.lacks[cluster.id] = None
             else:
-                standing.put(cluster, self._total(alike, size, cluster))
+                standing.put(cluster, totals(cluster))
 
         self._bring_up(standing, stand)
         return standing
