@@ -59,6 +59,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("PUT", "/v1/burst-policies/{name}"): ADMINS,
     ("DELETE", "/v1/burst-policies/{name}"): ADMINS,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
+    ("GET", "/v1/workload"): ADMINS,
     ("GET", "/v1/datasets"): PEOPLE,
     ("GET", "/v1/datasets/{name}"): PEOPLE,
     ("PUT", "/v1/datasets/{name}"): ADMINS,

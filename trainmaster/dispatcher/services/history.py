@@ -30,4 +30,5 @@ async def workload(tx: Transaction, begin: datetime, end: datetime, before: int 
         for row in rows
     )
     specs = await store.specs(tx, sorted({row.spec_id for row in rows}))
-    return Workload(jobs=jobs, specs=specs, next=last.id if last.submitted_at >= begin else None)
+    goes_on = last.submitted_at >= begin and last.many == PAGE
+    return Workload(jobs=jobs, specs=specs, next=last.id if goes_on else None)

@@ -406,10 +406,10 @@ async def workload(
 
 
 async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row[Any] | None:
-    """The last job of a page of ``workload``, whether it belongs there or not: its key and when it was submitted."""
+    """The last job of a page of ``workload``, whether it belongs there or not: its key, when it was submitted, and of how many."""
     return await tx.first(
         """
-        SELECT id, submitted_at FROM (
+        SELECT id, submitted_at, count(*) OVER () AS many FROM (
             SELECT id, submitted_at FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before
             ORDER BY id DESC LIMIT :limit) page ORDER BY id LIMIT 1
         """,
