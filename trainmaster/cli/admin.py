@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
+from trainmaster.cli.listing import objects_for_table
 from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
 from trainmaster.protocol.states import KeyRole
 
@@ -99,13 +100,10 @@ def reservations(ctx: typer.Context, output: OutputOption = Format.TABLE) -> Non
     """List reservations of nodes; with a sub-command, remove one. They are made with: trainmaster apply -f FILE"""
     if ctx.invoked_subcommand is not None:
         return
-    with config.connect(ctx) as client:
-        found = client.objects("Reservation")
-    if output.is_data:
-        print_data(found, output)
-        return
+    found = objects_for_table(
+        ctx, "Reservation", output, "nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE"
+    )
     if not found:
-        note("nothing is reserved; an admin reserves nodes with: trainmaster apply -f FILE")
         return
     columns = ["NAME", "QUEUE", "NODES", "CLUSTERS", "START", "END", "STATE"]
     columns += ["NODE SELECTOR", "DESCRIPTION"] if output is Format.WIDE else []
@@ -130,13 +128,10 @@ def datasets(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List data that was declared; with a sub-command, remove some. It is declared with: trainmaster apply -f FILE"""
     if ctx.invoked_subcommand is not None:
         return
-    with config.connect(ctx) as client:
-        found = client.objects("Dataset")
-    if output.is_data:
-        print_data(found, output)
-        return
+    found = objects_for_table(
+        ctx, "Dataset", output, "no data is declared; an admin does so with: trainmaster apply -f FILE"
+    )
     if not found:
-        note("no data is declared; an admin does so with: trainmaster apply -f FILE")
         return
     rows = [
         [

@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli import config
 from trainmaster.cli.errors import UsageError
+from trainmaster.cli.listing import objects_for_table
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_table
 
 if TYPE_CHECKING:
@@ -29,15 +30,13 @@ def burst(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List burst policies, what is at public clusters by them, and their budgets. They are made with: trainmaster apply -f FILE"""
     if ctx.invoked_subcommand is not None:
         return
-    with config.connect(ctx) as client:
-        found = client.objects("BurstPolicy")
-    if output.is_data:
-        print_data(found, output)
-        return
+    found = objects_for_table(
+        ctx,
+        "BurstPolicy",
+        output,
+        "there is no burst policy, so no job goes to a public cluster by one; trainmaster apply -f FILE makes them",
+    )
     if not found:
-        note(
-            "there is no burst policy, so no job goes to a public cluster by one; trainmaster apply -f FILE makes them"
-        )
         return
     columns = ["NAME", "QUEUES", "AFTER", "JOBS", "BUDGETS", "STATE"]
     print_table(columns, [_row(policy) for policy in found])

@@ -55,6 +55,18 @@ class Burst:
     granted: Granted
 
 
+class First(NamedTuple):
+    """The first job of a class that could not start on the clusters of its queue."""
+
+    job: WaitingJob
+    key: ClassKey
+    queue: Queue
+    sizes: Sequence[Size]
+    """The ones that it may start with, the largest first."""
+    full: Iterable[int]
+    """Clusters of its queue that only lack room for it."""
+
+
 class Asked(NamedTuple):
     """What a policy said of the first job of a class, for a preview."""
 
@@ -96,18 +108,13 @@ class Bursts:
     def _view(self) -> View:
         return self.cycle.rooms.view
 
-    def attempt(
-        self, job: WaitingJob, key: ClassKey, queue: Queue, sizes: Sequence[Size], full: Iterable[int]
-    ) -> Burst | Refusal | None:
-        """Whether the first job of a class goes to a public cluster now. ``full``: clusters that only lack room for it.
-
-        None where no policy is for its queue.
-        """
+    def attempt(self, first: First) -> Burst | Refusal | None:
+        """Whether it goes to a public cluster now. None where no policy is for its queue."""
         nearest: Refusal | None = None
         is_own = False
-        for policy in self._view.policies_of(queue.id):
-            outcome = self._ask(policy, job, key, queue, sizes, full)
-            self.asked.append(Asked(key, job, policy, outcome))
+        for policy in self._view.policies_of(first.queue.id):
+            outcome = self._ask(policy, first)
+            self.asked.append(Asked(first.key, first.job, policy, outcome))
             if isinstance(outcome, Burst):
                 return outcome
             if nearest is None or outcome.at < nearest.at:
@@ -126,20 +133,12 @@ class Bursts:
         nodes = nodes_of(self._view, option.cluster, needs_of(self._view, job.shape_id, option))
         self._granted.append((granted.policy_id, nodes, option.size.needs))
 
-    def _ask(
-        self,
-        policy: BurstPolicy,
-        job: WaitingJob,
-        key: ClassKey,
-        queue: Queue,
-        sizes: Sequence[Size],
-        full: Iterable[int],
-    ) -> Burst | Refusal:
-        limit = self._limit(policy, key, queue)
+    def _ask(self, policy: BurstPolicy, first: First) -> Burst | Refusal:
+        limit = self._limit(policy, first.key, first.queue)
         if isinstance(limit, Refusal):
             return limit
-        refused = self._when(policy, job, key, queue, sizes, full) or self._how_many(policy)
-        return refused or self._where(policy, job, key, queue, sizes, limit)
+        refused = self._when(policy, first) or self._how_many(policy)
+        return refused or self._where(policy, first, limit)
 
     # When
 
@@ -166,44 +165,36 @@ class Bursts:
             return Refusal(policy.name, None, f"it takes jobs of at most {most}, the limit of this one is {has}")
         return limit
 
-    def _when(
-        self,
-        policy: BurstPolicy,
-        job: WaitingJob,
-        key: ClassKey,
-        queue: Queue,
-        sizes: Sequence[Size],
-        full: Iterable[int],
-    ) -> Refusal | None:
+    def _when(self, policy: BurstPolicy, first: First) -> Refusal | None:
         now = self.cycle.now
         opens = policy.opens_at(now)
         if opens > now:
             when = f"it opens at {explain.clock(opens)}" if opens < inf else "it is closed at all hours"
             return Refusal(policy.name, Token.BURST_NOT_YET, when, opens)
-        at = job.submitted_at + policy.after
+        at = first.job.submitted_at + policy.after
         if policy.after and at > now:
             told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
             # By its priority it may be before others of its class that have waited for longer.
-            return Refusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=job.priority > 0)
+            return Refusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
         if policy.utilisation is not None and policy.id not in self.open:
             above, used = policy.utilisation[0], self.fullness()
             told = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
             return Refusal(policy.name, Token.BURST_NOT_YET, told)
         if policy.expected_wait is not None:
-            start = self._expected_start(key, queue, sizes, full)
+            start = self._expected_start(first)
             if start - now <= policy.expected_wait:
                 told = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
                 told += f", this one may start at {explain.clock(start)}"
                 return Refusal(policy.name, Token.BURST_NOT_YET, told)
         return None
 
-    def _expected_start(self, key: ClassKey, queue: Queue, sizes: Sequence[Size], full: Iterable[int]) -> float:
+    def _expected_start(self, first: First) -> float:
         """When it could start at the earliest where only room is lacking, behind those that clusters are kept for."""
-        windows_of, limit = self.cycle.windows, self._view.limit_of(key.shape_id, queue.id)
-        entitled = windows_of.entitled(queue.id)
+        windows_of, shape_id, queue_id = self.cycle.windows, first.key.shape_id, first.queue.id
+        entitled, limit = windows_of.entitled(queue_id), self._view.limit_of(shape_id, queue_id)
         earliest = inf
-        for cluster_id in full:
-            at = self.cycle.reservations.earliest(cluster_id, key.shape_id, sizes[-1])
+        for cluster_id in first.full:
+            at = self.cycle.reservations.earliest(cluster_id, shape_id, first.sizes[-1])
             earliest = min(earliest, windows_of.not_before(cluster_id, entitled, at, limit))
         return earliest
 
@@ -268,19 +259,11 @@ class Bursts:
 
     # Where
 
-    def _where(
-        self,
-        policy: BurstPolicy,
-        job: WaitingJob,
-        key: ClassKey,
-        queue: Queue,
-        sizes: Sequence[Size],
-        limit: float,
-    ) -> Burst | Refusal:
-        rooms = self.cycle.rooms
+    def _where(self, policy: BurstPolicy, first: First, limit: float) -> Burst | Refusal:
+        rooms, key, queue = self.cycle.rooms, first.key, first.queue
         entitled = self.cycle.windows.entitled(queue.id)
         access = self._view.access_of(queue, by_policy=True)
-        alike = Alike(key.shape_id, len(sizes), access, key.avoided, limit, entitled, self._view.weights_of(key))
+        alike = Alike(key.shape_id, len(first.sizes), access, key.avoided, limit, entitled, self._view.weights_of(key))
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
         worst: Refusal | None = None
@@ -296,7 +279,7 @@ class Bursts:
                 told = "it has no price book, so no budget can hold there"
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=told))
                 continue
-            outcome = self._best_on(policy, job, alike, queue, sizes, cluster)
+            outcome = self._best_on(policy, first, alike, cluster)
             if isinstance(outcome, Verdict):
                 verdicts.append(outcome)
             elif isinstance(outcome, Refusal):
@@ -315,8 +298,8 @@ class Bursts:
         if not verdicts:
             named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
             return Refusal(policy.name, None, f"there is no public cluster{named}")
-        first = min(verdicts, key=lambda one: _NEAREST.get(one.check, 0))
-        return Refusal(policy.name, None, f"{first.cluster}: {first.sentence}", verdicts=tuple(verdicts))
+        near = min(verdicts, key=lambda one: _NEAREST.get(one.check, 0))
+        return Refusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
 
     def _choose(self, policy: BurstPolicy, found: Sequence[tuple[Option, Bounds]]) -> int:
         """The place of the one that is taken."""
@@ -330,15 +313,10 @@ class Bursts:
         return min(range(len(found)), key=rank)
 
     def _best_on(
-        self,
-        policy: BurstPolicy,
-        job: WaitingJob,
-        alike: Alike,
-        queue: Queue,
-        sizes: Sequence[Size],
-        cluster: Cluster,
+        self, policy: BurstPolicy, first: First, alike: Alike, cluster: Cluster
     ) -> tuple[Option, Bounds] | Refusal | Verdict:
         """The largest size that fits on a cluster within quota, the policy's limits and its budgets."""
+        queue, sizes = first.queue, first.sizes
         groups = groups_for(policy, cluster)
         _, device = narrowing(self.cycle, queue, alike.shape_id)
         refused: Refusal | None = None
@@ -353,7 +331,7 @@ class Bursts:
                     verdict = verdict or outcome
                     continue
                 bounds = self._bounds(alike, outcome, groups)
-                over = self._over(policy, alike.shape_id, outcome) or self._too_expensive(policy, job, bounds)
+                over = self._over(policy, alike.shape_id, outcome) or self._too_expensive(policy, first.job, bounds)
                 if over is None:
                     if best is None or outcome.total > best[0].total:
                         best = outcome, bounds

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.backfill import Reservations
-from trainmaster.dispatcher.scheduling.burst import Asked, Burst, Bursts, Refusal
+from trainmaster.dispatcher.scheduling.burst import Asked, Burst, Bursts, First, Refusal
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
 from trainmaster.dispatcher.scheduling.filters import STATIC
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, may_repeat
@@ -295,7 +295,7 @@ def _attempt(
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
         early = _exchange(cycle, key, queue, allowed, full) or _grown(cycle, alike, queue, allowed).choice
-        return early or _told(reason, bursts.attempt(job, key, queue, allowed, full))
+        return early or _told(reason, bursts.attempt(First(job, key, queue, allowed, full)))
     look = look_at_best(cycle, alike, allowed)
     if isinstance(look, Choice):
         return look
@@ -332,7 +332,7 @@ def _lacking(
     growth = _grown(cycle, alike, queue, allowed)
     if growth.choice is not None:
         return growth.choice
-    burst = bursts.attempt(job, key, queue, allowed, look.full)
+    burst = bursts.attempt(First(job, key, queue, allowed, look.full))
     if isinstance(burst, Burst):
         return burst
     if is_returned:
