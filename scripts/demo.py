@@ -17,6 +17,7 @@ from rich.table import Table
 
 from trainmaster.cli.config import write_context
 from trainmaster.cli.embedded import free_port
+from trainmaster.cli.interrupts import interruptible
 from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.client.streams import LogPiece
@@ -197,29 +198,30 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-demo-"))
     installation = Installation(folder, free_port())
     try:
-        console.print(
-            "starting Postgres, Redis, api, scheduler and three clusters: private 4 CPU, public 8 CPU, edge 2 CPU ..."
-        )
-        began = time.monotonic()
-        installation.start()
-        with Client(installation.url, installation.keys["admin"]) as client:
-            while any(cluster.state != "ready" for cluster in client.clusters()):
-                time.sleep(0.05)
+        with interruptible():
             console.print(
-                f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ..."
+                "starting Postgres, Redis, api, scheduler and three clusters: private 4 CPU, public 8 CPU, edge 2 CPU ..."
             )
-            for item in declared():
-                kind, name = item["kind"], item.get("path") or item["name"]
-                client.put(kind, name, item)
-            expected = submit_all(client)
-            show_until_ended(client, console, expected)
-            wrong = sum_up(client, console, expected)
-            show_spent(client, console)
-        console.print(
-            f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all"
-        )
-        if options.stay:
-            stay(console, installation)
+            began = time.monotonic()
+            installation.start()
+            with Client(installation.url, installation.keys["admin"]) as client:
+                while any(cluster.state != "ready" for cluster in client.clusters()):
+                    time.sleep(0.05)
+                console.print(
+                    f"up after {time.monotonic() - began:.1f} s at {installation.url}; submitting the examples ..."
+                )
+                for item in declared():
+                    kind, name = item["kind"], item.get("path") or item["name"]
+                    client.put(kind, name, item)
+                expected = submit_all(client)
+                show_until_ended(client, console, expected)
+                wrong = sum_up(client, console, expected)
+                show_spent(client, console)
+            console.print(
+                f"{len(expected) - wrong} of {len(expected)} jobs as expected, {time.monotonic() - began:.0f} s in all"
+            )
+            if options.stay:
+                stay(console, installation)
     except KeyboardInterrupt:
         return 130
     else:

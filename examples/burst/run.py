@@ -7,11 +7,11 @@ tells. Exits with 0 if all of it holds, with 1 if not. ``--fast`` waits and runs
 import argparse
 import io
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from trainmaster.cli.embedded import free_port
+from trainmaster.cli.interrupts import interruptible
 from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.client.values import JobFilter, Why
@@ -141,46 +142,43 @@ class Story:
             print(f"           it should be: {expected}")
 
 
-def end_all(client: Client) -> None:
+def end_all(installation: Installation) -> None:
     """End what still runs: members are processes of this machine, and outlive their agent."""
-    client.bulk("cancel", JobFilter(queue="platform"))
-    ends = time.monotonic() + 20
-    while any(not job.state.is_terminal for job in client.jobs()) and time.monotonic() < ends:
-        time.sleep(0.2)
+    with suppress(TrainmasterError), Client(installation.url, installation.keys["admin"]) as client:
+        client.bulk("cancel", JobFilter(queue="platform"))
+        ends = time.monotonic() + 20
+        while any(not job.state.is_terminal for job in client.jobs()) and time.monotonic() < ends:
+            time.sleep(0.2)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="wait and run for a shorter time")
     options = parser.parse_args()
-    # A shell starts what it puts into the background with SIGINT ignored.
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # who follows a file sees the story as it is told
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-burst-"))
     installation = Installation(folder, free_port())
     code = 1
+    story = None
     try:
-        print("starting Postgres, Redis, api, scheduler, worker and three clusters ...")
-        installation.start()
-        with Client(installation.url, installation.keys["admin"]) as client:
-            while any(cluster.state != "ready" for cluster in client.clusters()):
-                time.sleep(0.05)
-            try:
+        with interruptible():
+            print("starting Postgres, Redis, api, scheduler, worker and three clusters ...")
+            installation.start()
+            with Client(installation.url, installation.keys["admin"]) as client:
+                while any(cluster.state != "ready" for cluster in client.clusters()):
+                    time.sleep(0.05)
                 story = Story(client, FAST if options.fast else SLOW)
                 story.tell()
-            finally:
-                end_all(client)
-        print(f"\n{story.claims - story.wrong} of {story.claims} claims hold")
-        code = 1 if story.wrong else 0
+            print(f"\n{story.claims - story.wrong} of {story.claims} claims hold")
+            code = 1 if story.wrong else 0
     except KeyboardInterrupt:
         code = 130
     except TrainmasterError as error:
         print(f"it could not be told: {error}", file=sys.stderr)
     finally:
-        # A second Ctrl-C must not leave a database behind.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if story is not None:
+            end_all(installation)
         installation.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return code

@@ -6,7 +6,6 @@ tells. Exits with 0 if all of it holds, with 1 if not. ``--fast`` pauses less an
 
 import argparse
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from rich.text import Text
 from stage import FLEET_CPUS, Stage
 from watch import LOOK_SECONDS, Use, Watch
 
+from trainmaster.cli.interrupts import interruptible
 from trainmaster.client.http import Client
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.errors import TrainmasterError
@@ -264,22 +264,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="pause less between the phases, with shorter jobs")
     options = parser.parse_args()
-    # A shell starts what it puts into the background with SIGINT ignored.
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-fairness-"))
     stage = Stage(folder)
     code = 1
     try:
-        code = 1 if play(stage, console, fast=options.fast) else 0
+        with interruptible():
+            code = 1 if play(stage, console, fast=options.fast) else 0
     except KeyboardInterrupt:
         code = 130
     except (TrainmasterError, OSError, subprocess.CalledProcessError) as error:
         console.print(Text(f"the story broke off: {error}", style="red"))
     finally:
-        # A second Ctrl-C must not leave a database behind.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         stage.stop()
         if code == 1:
             print(f"the logs are kept in {folder / 'logs'}", file=sys.stderr)

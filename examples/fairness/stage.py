@@ -91,9 +91,9 @@ class Stage:
                 child.process.terminate()
         for child in self._children:
             child.stop()
-        # A Postgres that never came up, or was told by the same Ctrl-C, has nothing to be stopped.
+        # The same Ctrl-C may have stopped it.
         if self._postgres is not None:
-            with suppress(subprocess.CalledProcessError, AttributeError):
+            with suppress(subprocess.CalledProcessError):
                 self._postgres.stop()
 
     def _make_clusters(self, database_url: str) -> None:

