@@ -136,6 +136,7 @@ def manifests_of(record: Record, placement: Placement) -> Manifests:
         policy=config.admission,
         priority_class=config.placement.priority_class,
         port=config.port,
+        products=lambda _: {},
     )
 
 

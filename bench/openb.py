@@ -3,11 +3,13 @@
     python -m bench.openb [--shuffles 20] [--data DIR] [--gpus 60]
 
 Nodes and tasks are those of Weng et al., *Beware of Fragmentation* (USENIX ATC 2023): 1,523 nodes, 8,152 tasks with requests and
-the models that they may run on; a share of a GPU counts as a whole one. The three clusters have a third of each sort of node.
+the models that they may run on; a share of a GPU counts as a whole one. The three clusters have a third of each sort of node. At
+random is one of those that could hold the task if they were empty. Tasks that no empty node could hold are left out, and counted.
 
 ``filling``: tasks arrive in a random order and never leave, until the first one cannot be placed; GPUs that are allocated then, as
-parts of all, over so many shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every model;
-time limits are the true run times rounded up to a power of two, as people ask. It takes some minutes for each of the three.
+parts of all, over so many shuffles. ``waits``: tasks come and go as recorded, on a fleet scaled to ``--gpus`` that keeps every
+model; time limits are the true run times rounded up to a power of two, as people ask. ``held``: the cluster had no node for it when
+it got there, as the dispatcher knows where members are by groups of nodes alone, and a person would have to release it.
 """
 
 import argparse
@@ -88,8 +90,8 @@ def read_tasks(path: Path) -> list[Task]:
     return sorted(tasks, key=lambda task: task.submit)
 
 
-def fleet_of(nodes: Counter[Sort], parts: int) -> Fleet:
-    """So many clusters with a like part of each sort; what is left over is dealt round."""
+def dealt(nodes: Counter[Sort], parts: int) -> list[Counter[Sort]]:
+    """A like part of each sort for each of so many clusters; what is left over is dealt round."""
     counts: list[Counter[Sort]] = [Counter() for _ in range(parts)]
     turn = 0
     for sort, count in sorted(nodes.items()):
@@ -98,11 +100,13 @@ def fleet_of(nodes: Counter[Sort], parts: int) -> Fleet:
         for _ in range(count % parts):
             counts[turn % parts][sort] += 1
             turn += 1
+    return [+part for part in counts]
+
+
+def fleet_of(nodes: Counter[Sort], parts: int) -> Fleet:
     clusters = [
-        FleetCluster(
-            name=f"c{number}", groups=tuple(_group(sort, count) for sort, count in sorted(part.items()) if count)
-        )
-        for number, part in enumerate(counts)
+        FleetCluster(name=f"c{number}", groups=tuple(_group(sort, count) for sort, count in sorted(part.items())))
+        for number, part in enumerate(dealt(nodes, parts))
     ]
     return Fleet(clusters=tuple(clusters))
 
@@ -166,21 +170,34 @@ class Filling:
                     self._shapes[text] = shape_from(shape_of(JobSpec.model_validate_json(text)))
                 view.put_shape(ids[text], self._shapes[text])
             view.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
-        placed = gpus = 0
-        while True:
-            plan = decide(view, 0.0)
-            if not plan.starts:
-                return placed, gpus
-            view.put_runs(runs_of(plan.starts, 0.0))
-            placed += len(plan.starts)
-            gpus += sum(tasks[start.job.id - 1].gpus for start in plan.starts)
+        while plan := decide(view, 0.0).starts:
+            view.put_runs(runs_of(plan, 0.0))
+        placed = min(view.jobs, default=len(tasks) + 1) - 1
+        return placed, sum(task.gpus for task in tasks[:placed])
 
 
-def _bound(variant: Variant, count: int, seed: int) -> list[str | None]:
+def may_hold(sort: Sort, task: Task) -> bool:
+    """Whether an empty node can hold a task."""
+    cpu, memory, gpus, model = sort
+    has_model = not task.models or model in task.models
+    return has_model and cpu >= task.cpu and memory >= task.memory and gpus >= task.gpus
+
+
+def possible(nodes: Counter[Sort], tasks: Sequence[Task]) -> list[Task]:
+    return [task for task in tasks if any(may_hold(sort, task) for sort in nodes)]
+
+
+def _bound(variant: Variant, nodes: Counter[Sort], tasks: Sequence[Task], seed: int) -> list[str | None]:
+    """The cluster that each task is bound to, if it is."""
     if variant != "random":
-        return [None] * count
+        return [None] * len(tasks)
     chance = random.Random(f"clusters {seed}")
-    return [f"c{chance.randrange(_THIRDS)}" for _ in range(count)]
+    parts = dealt(nodes, _THIRDS)
+    found: list[str | None] = []
+    for task in tasks:
+        able = [number for number, part in enumerate(parts) if any(may_hold(sort, task) for sort in part)]
+        found.append(f"c{chance.choice(able)}")
+    return found
 
 
 def filling(nodes: Counter[Sort], tasks: Sequence[Task], shuffles: int) -> Iterator[dict[str, Any]]:
@@ -192,7 +209,7 @@ def filling(nodes: Counter[Sort], tasks: Sequence[Task], shuffles: int) -> Itera
         for seed in range(shuffles):
             order = list(tasks)
             random.Random(seed).shuffle(order)
-            many, gpus = fleet.fill(order, _bound(variant, len(order), seed))
+            many, gpus = fleet.fill(order, _bound(variant, nodes, order, seed))
             parts.append(gpus / whole)
             placed.append(many)
         yield {
@@ -209,13 +226,13 @@ def filling(nodes: Counter[Sort], tasks: Sequence[Task], shuffles: int) -> Itera
 
 def waits(nodes: Counter[Sort], tasks: Sequence[Task], gpus: int) -> Iterator[dict[str, Any]]:
     small = scaled(nodes, gpus)
-    runs = [task for task in tasks if task.run > 0]
+    runs = possible(small, [task for task in tasks if task.run > 0])
     first = runs[0].submit
     for variant in VARIANTS:
         began = time.process_time()
         specs: dict[str, JobSpec] = {}
         jobs = []
-        for number, (task, cluster) in enumerate(zip(runs, _bound(variant, len(runs), 0), strict=True), start=1):
+        for number, (task, cluster) in enumerate(zip(runs, _bound(variant, small, runs, 0), strict=True), start=1):
             text = json.dumps(
                 {**spec_of(task, cluster), "timeLimit": f"{2 ** math.ceil(math.log2(task.run + 1))}s"}, sort_keys=True
             )
@@ -228,6 +245,7 @@ def waits(nodes: Counter[Sort], tasks: Sequence[Task], gpus: int) -> Iterator[di
         yield {
             "clusters": variant,
             "gpus": sum(sort[2] * count for sort, count in small.items()),
+            "tasks": len(runs),
             "ends": found["ends"],
             "waits": found["waits"],
             "cpu_seconds": round(time.process_time() - began, 1),
@@ -244,13 +262,15 @@ def main() -> None:
         if not (options.data / name).is_file():
             parser.error(f"no {name} in {options.data}; --data says where it is")
     nodes, tasks = read_nodes(options.data / NODES), read_tasks(options.data / TASKS)
+    placeable = possible(nodes, tasks)
     result = {
         "bench": "openb",
         "nodes": sum(nodes.values()),
         "gpus": sum(sort[2] * count for sort, count in nodes.items()),
         "tasks": len(tasks),
+        "fit_on_no_node": len(tasks) - len(placeable),
         "shuffles": options.shuffles,
-        "filling": list(filling(nodes, tasks, options.shuffles)),
+        "filling": list(filling(nodes, placeable, options.shuffles)),
         "waits": list(waits(nodes, tasks, options.gpus)),
     }
     print(json.dumps(result, indent=2))

@@ -60,6 +60,12 @@ ALLOWED: dict[Call, set[str]] = {
     ("DELETE", "/v1/burst-policies/{name}"): ADMINS,
     ("POST", "/v1/burst-policies/preview"): ADMINS,
     ("GET", "/v1/workload"): ADMINS,
+    ("POST", "/v1/simulations"): ADMINS,
+    ("GET", "/v1/simulations"): ADMINS,
+    ("GET", "/v1/simulations/{simulation}"): ADMINS,
+    ("GET", "/v1/simulations/{simulation}/report"): ADMINS,
+    ("POST", "/v1/simulations/{simulation}/cancel"): ADMINS,
+    ("DELETE", "/v1/simulations/{simulation}"): ADMINS,
     ("GET", "/v1/datasets"): PEOPLE,
     ("GET", "/v1/datasets/{name}"): PEOPLE,
     ("PUT", "/v1/datasets/{name}"): ADMINS,
@@ -115,7 +121,7 @@ def every_call() -> list[Call]:
 def address(path: str) -> str:
     for name in ("job_id", "path:path", "name", "stream"):
         path = path.replace(f"{{{name}}}", "x-0000001")
-    return path.replace("{key_id}", "999999").replace("{letter}", "999999")
+    return path.replace("{key_id}", "999999").replace("{simulation}", "999999").replace("{letter}", "999999")
 
 
 async def make_key(service: Service, role: str, **fields: object) -> str:

@@ -4,11 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conftest import FakeAgent, Service
-from trainmaster.cli.documents import Document
-from trainmaster.cli.live_fleet import declared_of, fleet_of
-from trainmaster.client.http import Client
 from trainmaster.dispatcher.services import history
+from trainmaster.dispatcher.whatif.installation import documents_of, fleet_of
 from trainmaster.dispatcher.whatif.trace import read_history
+from trainmaster.protocol.declared import Document
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.workload import Workload
 
@@ -73,16 +72,7 @@ async def test_the_installation_as_it_is_makes_a_fleet_and_declarations(service:
         ("private", 3, "8")
     ]
 
-    class Shown(Client):
-        """What the API shows, without a connection."""
-
-        def __init__(self, found: dict[str, list[dict[str, Any]]]) -> None:
-            self.found = found
-
-        def objects(self, kind: Any) -> list[dict[str, Any]]:
-            return self.found.get(kind, [])
-
     queues = (await service.http.get("/v1/queues")).json()["queues"]
-    documents = declared_of(Shown({"Queue": queues, "Cluster": shown}))
+    documents = documents_of({"Queue": queues, "Cluster": shown})
     assert {one.kind for one in documents} == {"Queue", "Cluster"}
     assert Document({**documents[0].value}, documents[0].place).value["path"] == "default"

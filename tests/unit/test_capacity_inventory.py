@@ -145,6 +145,21 @@ def test_labels_that_jobs_may_select_by_are_reported_and_others_are_not() -> Non
     assert group.name.startswith("h100-")
 
 
+def test_products_are_told_by_group_where_nodes_have_several() -> None:
+    made = inventory(
+        node("n1", labels={"nvidia.com/gpu.product": "A100"}, allocatable={"nvidia.com/gpu": "4"}),
+        node("n2", labels={"nvidia.com/gpu.product": "A100"}, allocatable={"nvidia.com/gpu": "2"}),
+        node("n3", labels={"nvidia.com/gpu.product": "V100"}, allocatable={"nvidia.com/gpu": "4"}),
+        node("n4"),
+    )
+    assert made.products_of(["x"]) == {}, "before the first report"
+    made.report()
+    group = {name: made.group_of(name) or "" for name in ("n1", "n2", "n3", "n4")}
+    assert made.products_of([group["n1"], group["n2"]]) == {"nvidia.com/gpu.product": ("A100",)}
+    assert made.products_of([group["n4"], "gone"]) == {}
+    assert made.products_of([group["n1"], group["n3"]]) == {}, "all that there are"
+
+
 def test_a_report_without_news_is_the_same_and_a_change_below_the_grid_is_no_news() -> None:
     made = inventory(node(), pod(cpu="100m"))
     first = made.report()

@@ -62,7 +62,7 @@ def test_programs_get_json_and_a_line_for_each_job(files: Path) -> None:
     [
         (["none.csv", "--fleet", "fleet.yaml"], Exit.USAGE, "none.csv"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], Exit.USAGE, "a workload is a .swf or a .csv file"),
-        (["empty.csv", "--fleet", "fleet.yaml"], Exit.USAGE, "holds no job that ran"),
+        (["empty.csv", "--fleet", "fleet.yaml"], Exit.BAD_REQUEST, "has no job that ran and ended"),
         (["bad.csv", "--fleet", "fleet.yaml"], Exit.BAD_REQUEST, "bad.csv: line 3"),
         (["jobs.csv", "--fleet", "none.yaml"], Exit.USAGE, "none.yaml"),
         (["jobs.csv", "--fleet", "fleet.yaml", "--queue", "other"], Exit.BAD_REQUEST, "there is no queue 'other'"),

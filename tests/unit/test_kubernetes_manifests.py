@@ -1,6 +1,7 @@
 """What the agent creates for a run, and what it tells its members: scenarios of runs, and the manifests that come of them."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ def made(
     policy: AdmissionPolicy | None = None,
     progress: Progress | None = None,
     levels: dict[str, str] | None = None,
+    pins: dict[str, dict[str, int]] | None = None,
+    products: dict[str, tuple[str, str]] | None = None,
     **spec: Any,
 ) -> Manifests:
     start = StartRun(
@@ -68,8 +71,16 @@ def made(
         generation=1,
         spec={"kind": "Job", "name": "bert", "queue": "research/nlp", "roles": list(roles), **spec},
         sizes={one["name"]: one["replicas"] for one in roles},
+        pins=pins or {},
         placement_timeout_seconds=300,
     )
+
+    def products_of(groups: Iterable[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for label, product in ((products or {})[group] for group in groups if group in (products or {})):
+            found.setdefault(label, []).append(product)
+        return found
+
     return Manifests(
         Record(start, "jobs", term=2, progress=progress or Progress(), uid="uid-of-anchor"),
         facts_of(start),
@@ -79,6 +90,7 @@ def made(
         policy=policy or AdmissionPolicy(),
         priority_class="trainmaster",
         port=PORT,
+        products=products_of,
     )
 
 
@@ -398,6 +410,40 @@ class TestATemplate:
 
     def test_the_grace_of_its_pod_is_at_least_a_second(self) -> None:
         assert made(role(), stopGrace="100ms").pod("worker", 0)["spec"]["terminationGracePeriodSeconds"] == 1
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+PRODUCT = "nvidia.com/gpu.product"
+PLANNED: dict[str, Any] = {
+    "pins": {"a100-1": {"worker": 1}, "cpu": {"launcher": 1}},
+    "products": {"a100-1": (PRODUCT, "A100"), "v100-1": (PRODUCT, "V100")},
+}
+A_GPU = {"resources": {"cpu": "1", "nvidia.com/gpu": "1"}}
+
+
+class TestThePlannedProduct:
+    def test_is_preferred_by_members_that_take_a_device(self) -> None:
+        manifests = made(role(template=A_GPU), role("launcher"), **PLANNED)
+        terms = [{"key": PRODUCT, "operator": "In", "values": ["A100"]}]
+        assert manifests.pod("worker", 0)["spec"]["affinity"] == {
+            "nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchExpressions": terms}}]}
+        }
+        assert "affinity" not in manifests.pod("launcher", 0)["spec"]
+
+    def test_stands_beside_what_the_job_requires(self) -> None:
+        template = A_GPU | {"nodeAffinity": [{"key": "zone", "operator": "Exists"}]}
+        affinity = made(role(template=template), **PLANNED).pod("worker", 0)["spec"]["affinity"]["nodeAffinity"]
+        assert sorted(affinity) == [PREFERRED, "requiredDuringSchedulingIgnoredDuringExecution"]
+
+    def test_gives_way_to_what_a_pod_prefers_itself(self) -> None:
+        own = {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": []}}]}}
+        container = {"name": "main", "image": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+        template = {"spec": {"containers": [container], "affinity": own}}
+        assert made(role(podTemplate=template), **PLANNED).pod("worker", 0)["spec"]["affinity"] == own
+
+    def test_says_nothing_where_it_is_not_known(self) -> None:
+        manifests = made(role(template=A_GPU), pins={"gone": {"worker": 1}}, products=PLANNED["products"])
+        assert "affinity" not in manifests.pod("worker", 0)["spec"]
 
 
 class TestAPodTemplate:

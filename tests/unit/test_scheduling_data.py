@@ -202,16 +202,20 @@ one = st.tuples(
     st.sets(st.sampled_from(["images", "text"])),
     st.sampled_from([None, GIB, 100 * GIB]),
     st.integers(0, 2),
+    st.sampled_from(["", "A", "B", "B"]),
 )
 clusters = st.lists(one, min_size=2, max_size=4)
 
 
 def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
     view = ViewBuilder().queue("main", kinds=tuple(ClusterKind), profile=by, **queue)
-    for number, (kind, count, price, region, trouble, data, uplink, runs) in enumerate(found):
+    for number, (kind, count, price, region, trouble, data, uplink, runs, product) in enumerate(found):
         name = f"c{number}"
         prices = None if price is None else {"onDemand": {"cpu": price}, "egress": f"{price / 100:.4f}"}
-        groups = [nodes(1, f"n{rack}", cpu=6, at=(("rack", f"r{rack}"),)) for rack in range(count)]
+        by_product = {"product": product} if product else {}
+        groups = [
+            nodes(1, f"n{rack}", cpu=6, gpu=3, labels=by_product, at=(("rack", f"r{rack}"),)) for rack in range(count)
+        ]
         view.cluster(
             name,
             *groups,
@@ -229,7 +233,12 @@ def world(found: list[Any], by: Weights, shape: Any, **queue: Any) -> Outcome:
     return view.job("j", shape).cycle()
 
 
-SHAPE = gang(role(2, cpu=2), datasets=("images", "text"), preferred=(((("region", "us"),), 3),), preferred_level="rack")
+SHAPE = gang(
+    role(2, cpu=2, gpu=1),
+    datasets=("images", "text"),
+    preferred=(((("region", "us"),), 3),),
+    preferred_level="rack",
+)
 
 
 @given(clusters, names)
@@ -244,14 +253,18 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(found: lis
 
 
 weights = st.builds(
-    Weights, *(st.sampled_from([0.0, 0.5, 2.0]) for _ in range(7)), topology=st.just(1.0), spread=st.just(0.0)
+    Weights,
+    *(st.sampled_from([0.0, 0.5, 2.0]) for _ in range(7)),
+    topology=st.just(1.0),
+    spread=st.just(0.0),
+    sparing=st.sampled_from([0.0, 0.5, 2.0]),
 )
 
 
 @given(clusters, weights)
 def test_the_quick_way_and_the_long_one_choose_alike(found: list[Any], by: Weights) -> None:
     """A quota on a narrowed line makes the plan look at each cluster."""
-    shape = gang(role(2, cpu=2), datasets=("images", "text"), preferred=SHAPE.preferred)
+    shape = gang(role(2, cpu=2, gpu=1), datasets=("images", "text"), preferred=SHAPE.preferred)
     long = world(found, by, shape, limits={"cpu@kind=public": 10_000})
     quick = world(found, by, shape)
     assert quick.where == long.where

@@ -407,8 +407,8 @@ def test_the_cluster_that_is_taken(view: ViewBuilder, cluster: str, why: str) ->
 def test_the_table_shows_what_each_candidate_scored() -> None:
     view = ViewBuilder().cluster("a", nodes(1, cpu=4)).cluster("e", nodes(1, cpu=2), kind=ClusterKind.EDGE).job("j")
     assert view.cycle().start("j").table == (
-        {"cluster": "a", "score": 7.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
-        {"cluster": "e", "score": 6.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
+        {"cluster": "a", "score": 8.25, "kind": 1.0, "packing": 0.25, "money": 1.0},
+        {"cluster": "e", "score": 7.7, "kind": 0.6, "packing": 0.5, "money": 1.0},
     )
 
 

@@ -85,13 +85,18 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
 kinds = st.sampled_from(list(ClusterKind))
 
 
-weights = st.builds(Weights, *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(8)), spread=st.just(0.0))
+weights = st.builds(
+    Weights,
+    *(st.sampled_from([0.0, 0.1, 1.0, 2.5, 10.0]) for _ in range(8)),
+    spread=st.just(0.0),
+    sparing=st.sampled_from([0.0, 1.0, 2.5]),
+)
 """Without ``spread``, which hangs on the queue."""
 parts = st.floats(0, 1)
 costs = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 
-@given(kinds, amounts, amounts, amounts, costs, weights, costs, parts, costs, parts)
+@given(kinds, amounts, amounts, amounts, costs, weights, costs, parts, costs, parts, parts)
 def test_the_total_alone_is_the_total(
     kind: ClusterKind,
     free: Resources,
@@ -103,12 +108,14 @@ def test_the_total_alone_is_the_total(
     local: float,
     trouble: float,
     preferred: float,
+    common: float,
 ) -> None:
     cluster = Cluster(1, "c", kind)
+    measured = measure(free, capacity)
     fit = Fit(cluster, free, capacity, needs, cost)
-    assert scorer(by)(kind, measure(free, capacity), needs, cost, None) == score(fit, by)[0]
-    fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred)
-    assert scorer(by)(kind, measure(free, capacity), needs, cost, fixed_score(fit, by)) == score(fit, by)[0]
+    assert scorer(by)(kind, measured, needs, cost, None, None) == score(fit, by)[0]
+    fit = Fit(cluster, free, capacity, needs, cost, wait, local, trouble, preferred, common=common)
+    assert scorer(by)(kind, measured, needs, cost, fixed_score(fit, by), common) == score(fit, by)[0]
 
 
 def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:

@@ -58,7 +58,13 @@ def some_world(seed: int) -> ViewBuilder:
         world.longest_wait("normal", 0.01)
     for number in range(chance.randint(1, 3)):
         groups = [
-            nodes(chance.randint(1, 4), f"g{one}", cpu=chance.randint(1, 8), gpu=chance.choice([0, 0, 2]))
+            nodes(
+                chance.randint(1, 4),
+                f"g{one}",
+                cpu=chance.randint(1, 8),
+                gpu=chance.choice([0, 2, 2]),
+                labels={"product": chance.choice(["A", "B", "C"])},
+            )
             for one in range(chance.randint(1, 3))
         ]
         world.cluster(f"c{number}", *groups, kind=chance.choice([ClusterKind.PRIVATE, ClusterKind.EDGE]))

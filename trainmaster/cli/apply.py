@@ -11,13 +11,9 @@ from trainmaster.cli.asking import agreed
 from trainmaster.cli.output import clean, styled
 
 if TYPE_CHECKING:
-    from trainmaster.cli.documents import Document
-    from trainmaster.client.calls import Kind
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
-
-_ORDER = ("PriorityClass", "Queue", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation", "Job")
-"""In which kinds are applied: each after those that it names."""
+    from trainmaster.protocol.declared import Item, Kind
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +49,10 @@ def apply(
     """Make queues, classes, clusters, prices and policies what files say, and submit jobs. Shows the change, then asks."""
     from trainmaster.cli import submit
     from trainmaster.cli.documents import parse_settings, read_documents
+    from trainmaster.protocol.declared import read_declared
 
     documents = read_documents(files, parse_settings(settings or []))
-    declared = declared_in(documents)
+    declared = read_declared(documents)
     jobs = [document for document in documents if document.kind == "Job"]
     with config.connect(ctx) as client:
         changes = _changes(client, declared)
@@ -87,57 +84,10 @@ def _question(changes: int, jobs: int) -> str:
     return f"{' and '.join(parts)}?"
 
 
-def declared_in(documents: "Sequence[Document]") -> "list[tuple[Kind, str, Strict]]":
-    """Kind, name and checked specification of all but jobs, in the order of application. Raises ProblemError."""
-    from trainmaster.cli.documents import validated
-    from trainmaster.protocol.bursting import BurstPolicySpec
-    from trainmaster.protocol.errors import Code, Mistake, ProblemError
-    from trainmaster.protocol.jobs import JobSpec
-    from trainmaster.protocol.prices import PriceBookSpec
-    from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
-
-    out: list[tuple[Kind, str, Strict]] = []
-    mistakes: list[Mistake] = []
-    for document in documents:
-        try:
-            match document.kind:
-                case "Queue":
-                    queue = validated(QueueSpec, document.value, document.place)
-                    out.append(("Queue", queue.path, queue))
-                case "PriorityClass":
-                    priority_class = validated(PriorityClassSpec, document.value, document.place)
-                    out.append(("PriorityClass", priority_class.name, priority_class))
-                case "PriceBook":
-                    book = validated(PriceBookSpec, document.value, document.place)
-                    out.append(("PriceBook", book.name, book))
-                case "Cluster":
-                    cluster = validated(ClusterSpec, document.value, document.place)
-                    out.append(("Cluster", cluster.name, cluster))
-                case "Dataset":
-                    dataset = validated(DatasetSpec, document.value, document.place)
-                    out.append(("Dataset", dataset.name, dataset))
-                case "BurstPolicy":
-                    policy = validated(BurstPolicySpec, document.value, document.place)
-                    out.append(("BurstPolicy", policy.name, policy))
-                case "Reservation":
-                    reservation = validated(ReservationSpec, document.value, document.place)
-                    out.append(("Reservation", reservation.name, reservation))
-                case "Job":
-                    validated(JobSpec, document.value, document.place)
-                case _:
-                    message = f"{document.value.get('kind')!r} is not one of {', '.join(_ORDER)}"
-                    mistakes.append(Mistake(path=f"{document.place}: kind", message=message))
-        except ProblemError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise ProblemError(Code.INVALID_SPEC, mistakes[0].message, mistakes=tuple(mistakes))
-    return sorted(out, key=lambda item: (_ORDER.index(item[0]), item[1].count("/")))
-
-
-def _changes(client: "Client", declared: "Sequence[tuple[Kind, str, Strict]]") -> list[Change]:
-    kinds = dict.fromkeys(kind for kind, _, _ in declared)
+def _changes(client: "Client", declared: "Sequence[Item]") -> list[Change]:
+    kinds = dict.fromkeys(item.kind for item in declared)
     present = {(kind, item.get("path", item.get("name"))): item for kind in kinds for item in client.objects(kind)}
-    return [_change(kind, name, spec, present.get((kind, name))) for kind, name, spec in declared]
+    return [_change(item.kind, item.name, item.spec, present.get((item.kind, item.name))) for item in declared]
 
 
 def _change(kind: "Kind", name: str, spec: "Strict", present: dict[str, Any] | None) -> Change:

@@ -5,12 +5,13 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmaster.cli.documents import Document, read_documents, validated
+from trainmaster.cli.documents import read_documents, validated
 from trainmaster.cli.embedded import private_file
 from trainmaster.cli.errors import UsageError
 from trainmaster.dispatcher.services.bootstrap import Declared, make_what_is_missing
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.declared import Document
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec

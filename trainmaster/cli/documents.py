@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import note
+from trainmaster.protocol.declared import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
 
@@ -33,19 +33,6 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One specification and where it stands."""
-
-    value: dict[str, Any]
-    place: str
-
-    @property
-    def kind(self) -> str | None:
-        kind = self.value.get("kind")
-        return kind if isinstance(kind, str) else None
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:
@@ -120,7 +107,7 @@ def validated(model: type[Model], value: Mapping[str, Any], place: str = "") -> 
         return model.model_validate(value)
     except ValidationError as error:
         found = mistakes_of(error)
-        mistakes = tuple(_placed(mistake, place) for mistake in found)
+        mistakes = tuple(placed(mistake, place) for mistake in found)
         raise ProblemError(Code.INVALID_SPEC, found[0].message, mistakes=mistakes) from error
 
 
@@ -133,11 +120,7 @@ def with_places(error: ProblemError, documents: Sequence[Document]) -> ProblemEr
             mistakes.append(mistake)
             continue
         rest = Mistake(path=mistake.path[match.end() :] or "(whole)", message=mistake.message)
-        mistakes.append(_placed(rest, documents[int(match[1])].place))
+        mistakes.append(placed(rest, documents[int(match[1])].place))
     return ProblemError(
         error.code, error.detail, mistakes=tuple(mistakes), retry_after=error.retry_after, extra=error.extra
     )
-
-
-def _placed(mistake: Mistake, place: str) -> Mistake:
-    return Mistake(path=f"{place}: {mistake.path}" if place else mistake.path, message=mistake.message)

@@ -8,7 +8,7 @@ from trainmaster.cli import config
 from trainmaster.cli.output import Format, note, print_data
 
 if TYPE_CHECKING:
-    from trainmaster.client.calls import Kind
+    from trainmaster.protocol.declared import Kind
 
 
 def objects_for_table(ctx: typer.Context, kind: "Kind", output: Format, nothing: str) -> list[dict[str, Any]]:

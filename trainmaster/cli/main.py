@@ -20,6 +20,7 @@ from trainmaster.cli import (
     jobs,
     money,
     simulate,
+    simulations,
     steer,
     submit,
     webhooks,
@@ -76,7 +77,7 @@ def version() -> None:
     print(f"trainmaster {__version__} (Python {platform.python_version()})")
 
 
-for module in (submit, jobs, follow, steer, admin, clusters, burst, money, simulate, webhooks, apply):
+for module in (submit, jobs, follow, steer, admin, clusters, burst, money, simulate, simulations, webhooks, apply):
     module.register(app)
 app.command()(version)
 

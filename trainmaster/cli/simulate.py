@@ -1,24 +1,25 @@
 """``simulate``: what a fleet would do with a workload."""
 
 import csv
-import gzip
 import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trainmaster.cli.output import Format, note, print_data, print_table
+from trainmaster.cli.output import Format, note, print_data
 
 if TYPE_CHECKING:
-    from trainmaster.cli.documents import Document
+    from datetime import datetime
+
     from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
-    from trainmaster.dispatcher.whatif.figures import Figures, Waits
     from trainmaster.dispatcher.whatif.report import Case
     from trainmaster.dispatcher.whatif.trace import Trace
+    from trainmaster.protocol.declared import Document
+    from trainmaster.protocol.simulations import SimulationSpec
     from trainmaster.simulation.fleet import Fleet
 
 
@@ -85,6 +86,10 @@ def simulate(
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="In place of the fleet's.", show_default=False)] = None,
     currency: Annotated[str, typer.Option(help="What the prices are in, for the report.")] = "EUR",
+    background: Annotated[
+        bool, typer.Option("--background", help="Lets the installation simulate, and prints the simulation's number.")
+    ] = False,
+    title: Annotated[str, typer.Option(help="Of the report.")] = "",
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Writes a report with charts, too.", show_default=False)
     ] = None,
@@ -102,11 +107,18 @@ def simulate(
     from trainmaster.cli.documents import parse_settings
     from trainmaster.cli.errors import UsageError
     from trainmaster.cli.fleet import read_fleet
+    from trainmaster.cli.simulations import ask
     from trainmaster.dispatcher.whatif.engine import Simulation
     from trainmaster.dispatcher.whatif.figures import figures_of
     from trainmaster.dispatcher.whatif.report import Case, page
+    from trainmaster.dispatcher.whatif.scenario import first_leaf
 
     is_history = workload == _HISTORY and not workload.exists()
+    if background:
+        if html is not None or output is not SimulateFormat.TABLE:
+            raise UsageError("with --background, figures and report come from: trainmaster simulations show ID")
+        asked = _Asked(workload, fleet, tenants or (), parse_settings(settings or []), sweep, queue, limits, seed)
+        return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
     past = _past(ctx, since, until, limits) if is_history else None
     if fleet is None and past is None:
         raise UsageError("give the fleet with --fleet; only history has one of its own")
@@ -120,7 +132,7 @@ def simulate(
     if past is not None:
         trace = past.trace.faster(faster)
     else:
-        trace = _read_trace(workload, queue or _first_leaf(declared[0][1]), limits).faster(faster)
+        trace = _read_trace(workload, queue or first_leaf(declared[0][1]), limits).faster(faster)
     cases = []
     for name, one in declared:
         outcome = _run(Simulation(simulated, one), trace, name)
@@ -128,8 +140,71 @@ def simulate(
             _print_jobs(outcome)
         cases.append(Case(name, figures_of(outcome)))
     if html is not None:
-        _write(html, page(f"What {workload.name} would have been", trace.name, cases, currency))
-    _tell(trace, cases, output)
+        _write(html, page(title or f"What {workload.name} would have been", trace.name, cases, currency))
+    return _tell(trace, cases, output)
+
+
+class _Asked(NamedTuple):
+    """What a person asks for on the command line."""
+
+    workload: Path
+    fleet: Path | None
+    files: Sequence[str]
+    settings: dict[str, str]
+    sweep: str | None
+    queue: str | None
+    limits: LimitsFrom
+    seed: int | None
+
+
+def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, datetime] | None") -> "SimulationSpec":
+    """The same as an order for the installation. ``span``: of its history. Raises ProblemError, UsageError."""
+    from trainmaster.cli.documents import read_documents, validated
+    from trainmaster.cli.fleet import read_fleet
+    from trainmaster.cli.simulations import swept, text_of
+    from trainmaster.protocol.simulations import SimulationSpec
+
+    sweep = swept(asked.sweep)
+    fleet = None if asked.fleet is None else read_fleet(asked.fleet).to_wire()
+    documents = [one.value for one in read_documents(asked.files, asked.settings)] if asked.files else []
+    if span is not None:
+        workload: dict[str, Any] = {"history": {"since": span[0].isoformat(), "until": span[1].isoformat()}}
+    else:
+        workload = {_kind_of(asked.workload): text_of(asked.workload), "name": asked.workload.name}
+    value = {
+        "title": title,
+        "workload": workload | ({"queue": asked.queue} if asked.queue else {}),
+        "fleet": fleet,
+        "documents": documents,
+        # As without --background: files and a fleet of one's own say all that counts.
+        "alone": span is None and fleet is not None,
+        "sweep": None if sweep is None else {"field": sweep[0], "values": sweep[1]},
+        "limits": asked.limits.value,
+        "faster": faster,
+        "seed": asked.seed,
+    }
+    return validated(SimulationSpec, value)
+
+
+def _kind_of(path: Path) -> str:
+    """``swf`` or ``csv``. Raises UsageError."""
+    from trainmaster.cli.errors import UsageError
+
+    kind = Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
+    if kind not in ("swf", "csv"):
+        raise UsageError(f"{path}: a workload is a .swf or a .csv file, which may be .gz")
+    return kind
+
+
+def _span(since: str, until: str | None) -> "tuple[datetime, datetime]":
+    """The time of history that is meant. Raises UsageError."""
+    from trainmaster.cli.moments import moment_of
+    from trainmaster.cli.output import now
+
+    reference = now()
+    return moment_of(since, reference, "--since"), (
+        reference if until is None else moment_of(until, reference, "--until")
+    )
 
 
 class _Past(NamedTuple):
@@ -144,17 +219,16 @@ def _past(ctx: typer.Context, since: str, until: str | None, limits: LimitsFrom)
     """Raises ProblemError, UsageError."""
     from trainmaster.cli import config
     from trainmaster.cli.errors import UsageError
-    from trainmaster.cli.live_fleet import declared_of, fleet_of
-    from trainmaster.cli.moments import moment_of
-    from trainmaster.cli.output import now
+    from trainmaster.dispatcher.whatif.installation import KINDS, documents_of, fleet_of
     from trainmaster.dispatcher.whatif.trace import read_history
 
-    reference = now()
-    begin = moment_of(since, reference, "--since")
-    end = reference if until is None else moment_of(until, reference, "--until")
+    begin, end = _span(since, until)
     with config.connect(ctx) as client:
         trace = read_history("history", client.workload(begin, end), limits.value)
-        fleet, documents = fleet_of(client.objects("Cluster")), declared_of(client)
+        fleet, documents = (
+            fleet_of(client.objects("Cluster")),
+            documents_of({kind: client.objects(kind) for kind in KINDS}),
+        )
     if not trace.jobs:
         raise UsageError(f"no job that was submitted since {begin:%Y-%m-%d %H:%M} UTC has run and ended")
     return _Past(trace, fleet, documents)
@@ -189,58 +263,23 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> None:
+    from trainmaster.cli.simulated import Told, print_told
     from trainmaster.dispatcher.whatif.figures import to_data
+    from trainmaster.dispatcher.whatif.scenario import head_of, really
 
     if output is SimulateFormat.CSV:
         return
     if output is SimulateFormat.TABLE:
-        if len(cases) == 1:
-            _print_figures(trace, cases[0].figures)
-        else:
-            _print_cases(trace, cases)
+        print_told(Told(trace.name, trace.left_out, really(trace), cases))
+        if any(case.figures.waits.started < case.figures.jobs for case in cases) and len(cases) == 1:
+            note("-o csv tells which jobs never started")
         return
-    head = {"workload": trace.name, "leftOut": trace.left_out}
+    head = head_of(trace)
     if len(cases) == 1:
         print_data({**head, **to_data(cases[0].figures)}, Format(output.value))
     else:
         told = [{"name": case.name, **to_data(case.figures)} for case in cases]
         print_data({**head, "cases": told}, Format(output.value))
-
-
-def _print_cases(trace: "Trace", cases: "Sequence[Case]") -> None:
-    """One line for each of the simulations that are compared."""
-    from trainmaster.protocol.durations import format_duration
-
-    print(f"{cases[0].figures.jobs:,} jobs of {trace.name}\n")
-    clusters = [cluster.name for cluster in cases[0].figures.clusters]
-    heads = [
-        "",
-        "WAIT MEAN",
-        "P95",
-        "SLOWDOWN",
-        "NEVER",
-        "PREEMPTED",
-        *(f"JOBS ON {name.upper()}" for name in clusters),
-        "COST",
-    ]
-    rows = []
-    for case in cases:
-        figures = case.figures
-        waits = [format_duration(round(value)) for value in (figures.waits.mean, figures.waits.p95)]
-        never = figures.jobs - figures.waits.started
-        jobs = [f"{cluster.jobs:,}" for cluster in figures.clusters]
-        rows.append(
-            [
-                case.name,
-                *waits,
-                f"{figures.waits.slowdown:,.2f}",
-                never,
-                figures.preemptions,
-                *jobs,
-                f"{figures.cost:,.2f}",
-            ]
-        )
-    print_table(heads, rows)
 
 
 def _run(simulation: "Simulation", trace: "Trace", name: str) -> "Outcome":
@@ -263,111 +302,24 @@ def _declared(files: Sequence[str], own: "Sequence[Document]", settings: dict[st
 
     Raises ProblemError, UsageError.
     """
-    from trainmaster.cli.apply import declared_in
     from trainmaster.cli.documents import read_documents
-    from trainmaster.cli.sweeping import is_burst, with_burst
-    from trainmaster.dispatcher.whatif.engine import Declared
-    from trainmaster.protocol.bursting import BurstPolicySpec
-    from trainmaster.protocol.prices import PriceBookSpec
-    from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
-    from trainmaster.simulation.generate import tenants_of
+    from trainmaster.dispatcher.whatif.scenario import declared
+    from trainmaster.dispatcher.whatif.sweeping import is_burst, with_burst
+    from trainmaster.protocol.declared import in_place_of
 
-    if files or own:
-        documents = []
-        if files:
-            documents = read_documents(files, {name: text for name, text in settings.items() if not is_burst(name)})
-        said = {(one.kind, one.value.get("path", one.value.get("name"))) for one in documents}
-        documents += [one for one in own if (one.kind, one.value.get("path", one.value.get("name"))) not in said]
-        for name, value in settings.items():
-            if is_burst(name):
-                documents = with_burst(documents, name, value)
-        specs = [spec for _, _, spec in declared_in(documents)]
-    else:
-        specs = [QueueSpec.model_validate(one) for one in tenants_of(fleet) if one["kind"] == "Queue"]
-    return Declared(
-        queues=[spec for spec in specs if isinstance(spec, QueueSpec)],
-        classes=[spec for spec in specs if isinstance(spec, PriorityClassSpec)],
-        clusters=[spec for spec in specs if isinstance(spec, ClusterSpec)],
-        books=[spec for spec in specs if isinstance(spec, PriceBookSpec)],
-        policies=[spec for spec in specs if isinstance(spec, BurstPolicySpec)],
-        datasets=[spec for spec in specs if isinstance(spec, DatasetSpec)],
-    )
-
-
-def _first_leaf(declared: "Declared") -> str:
-    """The queue for jobs that name none: the first by its path of those that take jobs."""
-    parents = {spec.parent for spec in declared.queues}
-    leaves = sorted(spec.path for spec in declared.queues if spec.path not in parents)
-    return leaves[0] if leaves else "default"
+    texts = {name: text for name, text in settings.items() if not is_burst(name)}
+    documents = in_place_of(own, read_documents(files, texts) if files else ())
+    for name, value in settings.items():
+        if is_burst(name):
+            documents = with_burst(documents, name, value)
+    return declared(documents, fleet)
 
 
 def _read_trace(path: Path, queue: str, limits: LimitsFrom) -> "Trace":
-    from trainmaster.cli.errors import UsageError
-    from trainmaster.dispatcher.whatif.trace import read_swf, read_table
+    from trainmaster.cli.simulations import text_of
+    from trainmaster.dispatcher.whatif.scenario import read_text
 
-    name = path.name.removesuffix(".gz")
-    read = {".swf": read_swf, ".csv": read_table}.get(Path(name).suffix)
-    if read is None:
-        raise UsageError(f"{path}: a workload is a .swf or a .csv file, which may be .gz")
-    try:
-        with gzip.open(path, "rt", errors="replace") if path.suffix == ".gz" else path.open() as lines:
-            trace = read(path.name, lines, queue, limits.value)
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    if not trace.jobs:
-        raise UsageError(f"{path} holds no job that ran")
-    return trace
-
-
-def _really(trace: "Trace") -> "Waits | None":
-    """How long the jobs really waited, where that is known of all."""
-    from trainmaster.dispatcher.whatif.figures import summary_of
-
-    found = [(job.waited, job.run) for job in trace.jobs if job.waited is not None]
-    return summary_of(found) if found and len(found) == len(trace.jobs) else None
-
-
-def _print_figures(trace: "Trace", figures: "Figures") -> None:
-    from trainmaster.protocol.durations import format_duration
-
-    ends = ", ".join(f"{count:,} {state}" for state, count in figures.ends.items())
-    print(f"{figures.jobs:,} jobs of {trace.name}: {ends}; over after {format_duration(round(figures.seconds))}")
-    print(
-        f"{figures.preemptions:,} preempted; fairness between queues {figures.fairness:.3f}; cost {figures.cost:,.2f}\n"
-    )
-    groups = [("all", figures.waits)]
-    really = _really(trace)
-    if really is not None:
-        groups.insert(0, ("what was", really))
-    groups += [(name, one) for name, one in figures.by_queue.items() if len(figures.by_queue) > 1]
-    groups += [(f"class {name}", one) for name, one in figures.by_class.items() if len(figures.by_class) > 1]
-    columns = ["WAIT OF", "JOBS", "MEAN", "P50", "P95", "LONGEST", "SLOWDOWN"]
-    print_table(columns, [_waits_row(name, one) for name, one in groups])
-    print()
-    resources = sorted({name for cluster in figures.clusters for name in cluster.used})
-    rows = [
-        [
-            *(one.name, one.kind, f"{one.jobs:,}"),
-            *(f"{one.used[name]:.1%}" if name in one.used else "-" for name in resources),
-            f"{one.cost:,.2f}",
-        ]
-        for one in figures.clusters
-    ]
-    print_table(
-        ["CLUSTER", "KIND", "JOBS", *(f"{name.rpartition('/')[2].upper()} USED" for name in resources), "COST"], rows
-    )
-    never = figures.ends.get("waiting", 0) + figures.ends.get("held", 0)
-    if never:
-        note(f"{never:,} jobs never started; -o csv tells which")
-    if trace.left_out:
-        note(f"{trace.left_out:,} entries of the workload never ran and are left out")
-
-
-def _waits_row(name: str, waits: "Waits") -> list[object]:
-    from trainmaster.protocol.durations import format_duration
-
-    times = [format_duration(round(value)) for value in (waits.mean, waits.p50, waits.p95, waits.most)]
-    return [name, f"{waits.started:,}", *times, f"{waits.slowdown:,.2f}"]
+    return read_text(_kind_of(path), path.name, text_of(path), queue, limits.value)
 
 
 def _print_jobs(outcome: "Outcome") -> None:

@@ -14,8 +14,8 @@ from trainmaster.protocol.states import Exit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trainmaster.cli.documents import Document
     from trainmaster.client.http import Client
+    from trainmaster.protocol.declared import Document
 
 _HINTED = 3
 

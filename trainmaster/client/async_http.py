@@ -10,7 +10,7 @@ import httpx
 
 from trainmaster.client import config
 from trainmaster.client.async_transport import AsyncTransport
-from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Retries
 from trainmaster.client.steps import Terms
 from trainmaster.client.streams import Ended, LogPiece, Notice
@@ -32,7 +32,9 @@ from trainmaster.client.values import (
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workload import Workload
@@ -218,6 +220,31 @@ class AsyncClient:
 
     async def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
         await self._run(self._verbs.remove_cluster(cluster, force))
+
+    # Simulations
+
+    async def simulate(self, spec: SimulationSpec) -> SimulationView:
+        return await self._run(self._verbs.simulate(spec))
+
+    def simulations(self, page_size: int = PAGE) -> AsyncGenerator[SimulationView, None]:
+        return self._iterate(self._verbs.simulations(page_size))
+
+    async def simulation(self, simulation: int) -> SimulationView:
+        return await self._run(self._verbs.simulation(simulation))
+
+    def watch_simulation(self, simulation: int, timeout: float | None = None) -> AsyncGenerator[SimulationView, None]:
+        return self._iterate(self._verbs.watch_simulation(simulation, timeout))
+
+    async def simulation_report(self, simulation: int) -> str:
+        return await self._run(self._verbs.simulation_report(simulation))
+
+    async def cancel_simulation(self, simulation: int) -> SimulationView:
+        return await self._run(self._verbs.cancel_simulation(simulation))
+
+    async def remove_simulation(self, simulation: int) -> None:
+        await self._run(self._verbs.remove_simulation(simulation))
+
+    # Keys
 
     async def keys(self) -> list[KeyView]:
         return await self._run(self._verbs.keys())

@@ -9,13 +9,14 @@ from trainmaster.client import core
 from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per
 
 Action = Literal["cancel", "suspend", "resume", "retry"]
-Kind = Literal["Queue", "PriorityClass", "PriceBook", "Cluster", "Dataset", "BurstPolicy", "Reservation"]
 
 COLLECTIONS: Mapping[Kind, tuple[str, str]] = {
     "Queue": ("/v1/queues", "queues"),
@@ -112,6 +113,30 @@ def workload(begin: datetime, end: datetime, cursor: int | None) -> Request:
 
 def preview_bursts(policies: Sequence[Mapping[str, Any]]) -> Request:
     return core.ask("/v1/burst-policies/preview", {"policies": list(policies)})
+
+
+def simulate(spec: SimulationSpec) -> Request:
+    return core.post("/v1/simulations", spec.to_wire())
+
+
+def list_simulations(cursor: int | None, limit: int) -> Request:
+    return core.get("/v1/simulations", [("cursor", None if cursor is None else str(cursor)), ("limit", str(limit))])
+
+
+def show_simulation(simulation: int) -> Request:
+    return core.get(f"/v1/simulations/{simulation}")
+
+
+def simulation_report(simulation: int) -> Request:
+    return core.get(f"/v1/simulations/{simulation}/report", accept="text/html")
+
+
+def cancel_simulation(simulation: int) -> Request:
+    return core.post(f"/v1/simulations/{simulation}/cancel", None)
+
+
+def remove_simulation(simulation: int) -> Request:
+    return core.delete(f"/v1/simulations/{simulation}")
 
 
 def put_object(kind: Kind, name: str, body: Mapping[str, Any]) -> Request:

@@ -8,7 +8,7 @@ from typing import Any, Self, overload
 import httpx
 
 from trainmaster.client import config
-from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Retries
 from trainmaster.client.steps import Terms
 from trainmaster.client.streams import Ended, LogPiece, Notice
@@ -31,7 +31,9 @@ from trainmaster.client.values import (
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
 from trainmaster.protocol.workload import Workload
@@ -265,6 +267,38 @@ class Client:
     def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
         """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""
         self._run(self._verbs.remove_cluster(cluster, force))
+
+    # Simulations
+
+    def simulate(self, spec: SimulationSpec) -> SimulationView:
+        """Ask for a simulation in the background; it is only queued when this returns."""
+        return self._run(self._verbs.simulate(spec))
+
+    def simulations(self, page_size: int = PAGE) -> Iterator[SimulationView]:
+        """Simulations, the latest first, without their results; pages are fetched as they are needed."""
+        return self._iterate(self._verbs.simulations(page_size))
+
+    def simulation(self, simulation: int) -> SimulationView:
+        """One simulation, with its result once it has one."""
+        return self._run(self._verbs.simulation(simulation))
+
+    def watch_simulation(self, simulation: int, timeout: float | None = None) -> Iterator[SimulationView]:
+        """The simulation each time that it has changed, until it has ended or ``timeout`` seconds have passed."""
+        return self._iterate(self._verbs.watch_simulation(simulation, timeout))
+
+    def simulation_report(self, simulation: int) -> str:
+        """The report of one that has succeeded, as a page. Raises ProblemError WRONG_STATE."""
+        return self._run(self._verbs.simulation_report(simulation))
+
+    def cancel_simulation(self, simulation: int) -> SimulationView:
+        """End one that is queued or running. Raises ProblemError WRONG_STATE."""
+        return self._run(self._verbs.cancel_simulation(simulation))
+
+    def remove_simulation(self, simulation: int) -> None:
+        """Forget one that has ended. Raises ProblemError WRONG_STATE."""
+        self._run(self._verbs.remove_simulation(simulation))
+
+    # Keys
 
     def keys(self) -> list[KeyView]:
         """All API keys, without their secrets."""

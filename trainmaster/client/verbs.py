@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from trainmaster.client import calls, core
-from trainmaster.client.calls import Action, Kind, Parameters, Spec
+from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
 from trainmaster.client.steps import Item, Sleep, Steps, Tell, Telling, Terms, follow, send
@@ -33,8 +33,10 @@ from trainmaster.client.values import (
     Why,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
+from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer
@@ -226,6 +228,51 @@ class Verbs:
 
     def preview_bursts(self, policies: Sequence[BurstPolicySpec]) -> Steps[Previews]:
         return self._model(calls.preview_bursts([one.to_wire() | {"name": one.name} for one in policies]), Previews)
+
+    # Simulations
+
+    def simulate(self, spec: SimulationSpec) -> Steps[SimulationView]:
+        return self._model(calls.simulate(spec), SimulationView)
+
+    def simulations(self, page_size: int) -> Telling[SimulationView, None]:
+        cursor: int | None = None
+        while True:
+            value = yield from self._value(calls.list_simulations(cursor, page_size))
+            for one in value["simulations"]:
+                yield Tell(SimulationView.model_validate(one))
+            cursor = value["next"]
+            if cursor is None:
+                return
+
+    def simulation(self, simulation: int) -> Steps[SimulationView]:
+        return self._model(calls.show_simulation(simulation), SimulationView)
+
+    def watch_simulation(self, simulation: int, timeout: float | None) -> Telling[SimulationView, None]:
+        """The simulation each time that it has changed, until it has ended or the time is up."""
+        ends = None if timeout is None else self._terms.clock() + timeout
+        before = None
+        while True:
+            now = yield from self.simulation(simulation)
+            if now != before:
+                before = now
+                yield Tell(now)
+            left = self._left(ends)
+            if now.state.is_terminal or (left is not None and left <= 0):
+                return
+            yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
+    def simulation_report(self, simulation: int) -> Steps[str]:
+        response = yield from send(self._terms, calls.simulation_report(simulation))
+        core.check(response)
+        return response.body.decode()
+
+    def cancel_simulation(self, simulation: int) -> Steps[SimulationView]:
+        return self._model(calls.cancel_simulation(simulation), SimulationView)
+
+    def remove_simulation(self, simulation: int) -> Steps[None]:
+        yield from self._value(calls.remove_simulation(simulation))
+
+    # Keys
 
     def keys(self) -> Steps[list[KeyView]]:
         return self._models(calls.list_keys(), "keys", KeyView)

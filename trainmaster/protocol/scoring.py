@@ -40,6 +40,8 @@ class WeightsSpec(Strict):
     """Clusters where it is spread over the fewest domains of the level that it prefers."""
     spread: Weight = 0.0
     """Clusters where few of the runs of its queue are."""
+    sparing: Weight = 0.0
+    """Clusters where it takes devices of a common product, if it may have any."""
 
     @model_validator(mode="after")
     def _weighs_something(self) -> Self:
@@ -61,8 +63,10 @@ Profile = Annotated[
 ]
 PROFILES = {
     ProfileName.BALANCED: WeightsSpec(
-        kind=2, packing=1, money=1, wait=1, data=1, reliability=0.5, affinity=1, topology=0.5
+        kind=2, packing=1, money=1, wait=1, data=1, reliability=0.5, affinity=1, topology=0.5, sparing=1
     ),
-    ProfileName.CHEAPEST: WeightsSpec(packing=0.1, money=10, reliability=0.1, affinity=0.1),
-    ProfileName.FASTEST: WeightsSpec(packing=0.1, wait=10, data=1, reliability=1, affinity=0.1, topology=1),
+    ProfileName.CHEAPEST: WeightsSpec(packing=0.1, money=10, reliability=0.1, affinity=0.1, sparing=0.1),
+    ProfileName.FASTEST: WeightsSpec(
+        packing=0.1, wait=10, data=1, reliability=1, affinity=0.1, topology=1, sparing=0.1
+    ),
 }

@@ -178,6 +178,18 @@ class Inventory(Books):
         alike = None if host is None or host.alike is None else self._grouped.group(host.alike)
         return None if alike is None else self._shown[alike].name
 
+    def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """By label: the products of devices in these groups of the last report; none where that is true of all nodes with devices."""
+        wanted, found, others = set(groups), dict[str, set[str]](), False
+        for group in self._last.groups:
+            label = next((label for label in PRODUCTS if label in group.labels), None)
+            if label is not None and group.name in wanted:
+                found.setdefault(label, set()).add(group.labels[label])
+        for group in self._last.groups:
+            names = [(label, group.labels[label]) for label in PRODUCTS if label in group.labels]
+            others |= bool(names) and all(value not in found.get(label, ()) for label, value in names)
+        return {label: tuple(sorted(values)) for label, values in found.items()} if others else {}
+
     def standing(self) -> Iterator[Standing]:
         """The nodes that take members, as they are at this moment."""
         self._find_layout()

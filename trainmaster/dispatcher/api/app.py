@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trainmaster import __version__
-from trainmaster.dispatcher.api import agents, bursts, clusters, datasets, jobs, prices, tenants, webhooks
+from trainmaster.dispatcher.api import agents, bursts, clusters, datasets, jobs, prices, simulations, tenants, webhooks
 from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State
@@ -36,7 +36,16 @@ log = logging.getLogger(__name__)
 _ROUTERS = {
     Audience.USERS: (
         "/v1",
-        (jobs.router, tenants.router, clusters.router, prices.router, bursts.router, datasets.router, webhooks.router),
+        (
+            jobs.router,
+            tenants.router,
+            clusters.router,
+            prices.router,
+            bursts.router,
+            datasets.router,
+            simulations.router,
+            webhooks.router,
+        ),
     ),
     Audience.AGENTS: ("/agent/v1", (agents.router,)),
 }

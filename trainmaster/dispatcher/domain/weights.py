@@ -17,6 +17,7 @@ class Weights(NamedTuple):
     affinity: float = 0.0
     topology: float = 0.0
     spread: float = 0.0
+    sparing: float = 0.0
 
     @property
     def fixed(self) -> float:

@@ -1,6 +1,6 @@
 """What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from trainmaster.dispatcher.scheduling.scores import (
     measure,
     score,
 )
+from trainmaster.dispatcher.scheduling.sparing import Sparing
 from trainmaster.dispatcher.scheduling.view import COMING, Access, Cluster, LiveRun, LoadKey, View
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
@@ -154,6 +155,7 @@ class Rooms:
         """The least amount of each resource that any cluster has."""
         self._alone: dict[int, RoleShape | None] = {}
         """By shape: the role of a gang of one that may be on any node."""
+        self._sparing = Sparing()
         self.standings: Any = None
         """How they stand for those who have asked, made when first asked for."""
 
@@ -211,6 +213,9 @@ class Rooms:
                 known.pop(cluster_id, None)
             self._note_change(cluster_id)
             self.reported_at[cluster_id] = self.changes
+        if self._sparing.take_in(self.clusters, self.reported):
+            for cluster in self.clusters:
+                self._note_change(cluster.id)
         self.reported.clear()
         self._prices.clear()
         holders = [cluster.holder for cluster in self.clusters]
@@ -457,6 +462,18 @@ class Rooms:
         """What counts of the scores that do not depend on the room of a cluster."""
         return fixed_score(self._fit_of(shape_id, cluster), weights)
 
+    def common(self, shape_id: int, cluster: Cluster, product: Product | None = None) -> float:
+        """How common the devices are in the fleet that a gang takes on a cluster; ``Sparing.part``."""
+        return self._sparing.part(self.view.shapes[shape_id], self.free(cluster.id), product)
+
+    def is_choosy(self, shape_id: int) -> bool:
+        """Whether that is to be asked at all."""
+        return self._sparing.is_choosy(self.view.shapes[shape_id])
+
+    def takes_alike(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
+        """Whether members in these node groups take as common devices as those in the first ones do."""
+        return self._sparing.takes_alike(self.view.shapes[shape_id], self.free(cluster_id), first, others)
+
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
         """All that is scored and does not depend on the room of a cluster."""
         wishes = self.view.shapes[shape_id].wishes
@@ -582,6 +599,7 @@ class Rooms:
                     known.trouble,
                     known.preferred,
                     _domains(shape, outcome, room),
+                    common=self.common(shape_id, cluster, product),
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge

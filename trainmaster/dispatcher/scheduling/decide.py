@@ -181,7 +181,10 @@ def _start_alike(cycle: Cycle, turns: Turns, plan: Plan, key: ClassKey, most: in
         role,
         size.total,
         len(job_ids),
-        lambda fitted: kept is None or kept.lets(roles, fitted.placement, ends_at),
+        lambda fitted: (
+            cycle.rooms.takes_alike(key.shape_id, start.cluster_id, start.placement, fitted.placement)
+            and (kept is None or kept.lets(roles, fitted.placement, ends_at))
+        ),
     )
     if fitted is not None:
         if kept is not None:
@@ -573,6 +576,7 @@ def _why(best: Option, top: list[Option], verdicts: Collection[Verdict]) -> str:
         "affinity": "the job prefers it",
         "topology": "it is spread over fewer domains there",
         "spread": "fewer of the runs of its queue are there",
+        "sparing": "the devices that it takes there are more common",
     }
     name = deciding(best.parts, second.parts, best.weights)
     return f"{best.cluster.name} before {second.cluster.name}: {words[name]}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.scheduling.lines import Amounts, plain, product_label, product_of
-from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
+from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill, tightest
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.room import Room, by_size
 from trainmaster.dispatcher.scheduling.suiting import allows
@@ -146,6 +146,14 @@ def has_node(role: RoleShape, room: Room) -> bool:
     if role.numa:
         return any(one.holds_in_zones(role.needs, 1, role.numa) for one in ranking.best(role.needs))
     return ranking.has(role.needs)
+
+
+def first_node(role: RoleShape, room: Room) -> Nodes | None:
+    """The node that the first member of a role would take."""
+    ranking = _ranking(role, room)
+    if ranking is None:
+        return tightest(room.groups, role.needs, _suiting(role, room, None))
+    return ranking.tightest(role.needs)
 
 
 def _ranking(role: RoleShape, room: Room) -> Ranking | None:

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainmaster.dispatcher.scheduling import zones as numa_zones
-from trainmaster.dispatcher.scheduling.ranking import Ranking
+from trainmaster.dispatcher.scheduling.ranking import Ranking, commonness
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.quantities import Resources
+
+Leftover = tuple[int, int, int, int, int]
+"""Of a node under a member: other devices, how common its product is with a minus, devices of the sort that it takes, CPU, memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +34,8 @@ class Nodes:
                 return False
         return True
 
-    def leftover(self, needs: Resources) -> tuple[int, int, int, int]:
-        """Sort key of best fit: scarce devices first, then CPU and memory left after taking ``needs``."""
+    def leftover(self, needs: Resources, common: int = 0) -> Leftover:
+        """Sort key of best fit: devices that ``needs`` leaves idle; ``common``, the more the better; then what is left beside it."""
         devices = wanted = 0
         free = self.free
         for name, amount in free.items():
@@ -43,6 +46,7 @@ class Nodes:
                     devices += amount
         return (
             devices,
+            -common,
             wanted,
             free.get("cpu", 0) - needs.get("cpu", 0),
             free.get("memory", 0) - needs.get("memory", 0),
@@ -97,7 +101,7 @@ def fill(
     placed: dict[str, int] = {}
     usable = groups if suiting is None else suiting
     if count == 1 and not numa:
-        best = _tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
+        best = tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
         if best is None:
             return 1, placed
         split(groups, best, needs, ((1, 1),))
@@ -127,8 +131,10 @@ def fill(
 
 def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Nodes]:
     """The entries that have room for a member, the one that it leaves fullest first."""
+    suiting = list(suiting)
+    common = commonness(groups, needs, suiting)
     fitting = [
-        (one.leftover(needs), order, one)
+        (one.leftover(needs, common.get(name, 0)), order, one)
         for order, name in enumerate(suiting)
         for one in groups[name]
         if one.takes(needs)
@@ -138,10 +144,12 @@ def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[Node
     return [one for _, _, one in fitting]
 
 
-def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
+def tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes | None:
     """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
     best: Nodes | None = None
-    least: tuple[int, int, int, int] | None = None
+    least: Leftover | None = None
+    suiting = list(suiting)
+    common = commonness(groups, needs, suiting)
     for name in suiting:
         for one in groups[name]:
             free = one.free
@@ -149,13 +157,13 @@ def _tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> Nodes
                 if free.get(resource, 0) < amount:
                     break
             else:
-                left = one.leftover(needs)
+                left = one.leftover(needs, common.get(name, 0))
                 if least is None or left < least:
                     best, least = one, left
     return best
 
 
-def _rank(item: tuple[tuple[int, int, int, int], int, Nodes]) -> tuple[tuple[int, int, int, int], int]:
+def _rank(item: tuple[Leftover, int, Nodes]) -> tuple[Leftover, int]:
     return item[0], item[1]
 
 

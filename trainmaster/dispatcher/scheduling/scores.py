@@ -20,7 +20,8 @@ class Fit:
     ``cost``: what the run is expected to cost, in the installation's currency. ``wait``: seconds until it is expected to start there,
     its data moved. ``local``: the part of its data that is there. ``trouble``: runs that were returned or lost there lately, decayed.
     ``preferred``: the part of its preferences that the cluster meets. ``domains``: over how many domains of the level that it
-    prefers it is spread. ``elsewhere``: the part of the runs of its queue that is on other clusters.
+    prefers it is spread. ``elsewhere``: the part of the runs of its queue that is on other clusters. ``common``: how many
+    devices of the product that it takes there the fleet has, as a part of those of the commonest one that it may have.
     """
 
     cluster: Cluster
@@ -34,6 +35,7 @@ class Fit:
     preferred: float = 1.0
     domains: int = 1
     elsewhere: float = 1.0
+    common: float = 1.0
 
 
 Score = Callable[[Fit], float]
@@ -105,6 +107,11 @@ def spread(fit: Fit) -> float:
     return fit.elsewhere
 
 
+def sparing(fit: Fit) -> float:
+    """Common devices before scarce ones, which others may need."""
+    return fit.common
+
+
 SCORES: Mapping[str, Score] = {
     "kind": kind_preference,
     "packing": packing,
@@ -115,6 +122,7 @@ SCORES: Mapping[str, Score] = {
     "affinity": affinity,
     "topology": topology,
     "spread": spread,
+    "sparing": sparing,
 }
 """Name and function of each score, in the order of ``Weights``."""
 
@@ -124,7 +132,10 @@ def score(fit: Fit, weights: Weights = BALANCED) -> tuple[float, dict[str, float
     parts = {name: round(function(fit), 4) for name, function in SCORES.items()}
     room = weights.kind * parts["kind"] + weights.packing * parts["packing"] + weights.money * parts["money"]
     total = room + _fixed(parts["wait"], parts["data"], parts["reliability"], parts["affinity"], weights)
-    total += weights.topology * parts["topology"] + weights.spread * parts["spread"]
+    # Added up as in ``scorer``, for sums of floats depend on their order.
+    total += (
+        weights.topology * parts["topology"] + weights.sparing * parts["sparing"] + weights.spread * parts["spread"]
+    )
     return round(total, 4), parts
 
 
@@ -161,18 +172,22 @@ def headroom(needs: Resources, least: Resources, weights: Weights = BALANCED) ->
     return weights.packing * (more + 0.0002) + 0.0002
 
 
-Total = Callable[[ClusterKind, Measure, Resources, float, float | None], float]
-"""The total of a cluster of a kind, by what is in use there, what is needed, what that costs, and what counts of the scores that do
-not depend on its room: None where all of them are as good as can be."""
+Total = Callable[[ClusterKind, Measure, Resources, float, float | None, float | None], float]
+"""The total of a cluster of a kind, by what is in use there, what is needed, what that costs, what counts of the scores that do not
+depend on its room, and how common the devices are that it takes there: None for each of the two where it is as good as can be."""
 
 
 @lru_cache(maxsize=256)
 def scorer(weights: Weights) -> Total:
     """What gives the total of ``score`` with less work: it is asked for on every cluster. Where ``is_quick`` holds."""
     kinds = {kind: weights.kind * round(value, 4) for kind, value in _KIND.items()}
-    packing, money, best, topology = weights.packing, weights.money, weights.fixed, weights.topology
+    packing, money, best = weights.packing, weights.money, weights.fixed
+    topology, spares = weights.topology, weights.sparing
+    rest = topology + spares
 
-    def total(kind: ClusterKind, measured: Measure, needs: Resources, cost: float, fixed: float | None) -> float:
+    def total(
+        kind: ClusterKind, measured: Measure, needs: Resources, cost: float, fixed: float | None, common: float | None
+    ) -> float:
         fullest = 0.0
         for name, amount in needs.items():
             found = measured.get(name)
@@ -182,7 +197,8 @@ def scorer(weights: Weights) -> Total:
                     fullest = full
         cheap = round(1.0 / (1.0 + cost / MONEY_HALF), 4) if cost else 1.0
         room = kinds[kind] + packing * round(min(fullest, 1.0), 4) + money * cheap
-        return round(room + (best if fixed is None else fixed) + topology, 4)
+        fixed = best if fixed is None else fixed
+        return round(room + fixed + (rest if common is None else topology + spares * round(common, 4)), 4)
 
     return total
 

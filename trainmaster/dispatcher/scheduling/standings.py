@@ -180,13 +180,15 @@ class Standings:
         """What gives what a cluster scores if the gang fits there."""
         rooms, shape_id, weights, needs = self.rooms, alike.shape_id, alike.weights, size.needs
         measure, total, is_plain = rooms.measure, scorer(weights), rooms.scores_plainly(shape_id)
+        is_choosy = bool(weights.sparing) and rooms.is_choosy(shape_id)
 
         def totals(cluster: Cluster) -> float:
+            common = rooms.common(shape_id, cluster) if is_choosy else None
             if is_plain:
                 cost = 0.0 if cluster.tariff.is_free else rooms.cost(shape_id, size, cluster)
-                return total(cluster.kind, measure(cluster), needs, cost, None)
+                return total(cluster.kind, measure(cluster), needs, cost, None, common)
             cost, fixed = rooms.cost(shape_id, size, cluster), rooms.fixed(shape_id, cluster, weights)
-            return total(cluster.kind, measure(cluster), needs, cost, fixed)
+            return total(cluster.kind, measure(cluster), needs, cost, fixed, common)
 
         return totals
 
@@ -198,7 +200,7 @@ class Standings:
 
         def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
             measured = self.rooms.measure(cluster)
-            score = total(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, None)
+            score = total(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, None, None)
             standing.put(cluster, score)
 
         self._bring_up(bare, stand)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store import retention as store
+from trainmaster.dispatcher.store import simulations
 from trainmaster.dispatcher.store.database import Database, Transaction
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
@@ -54,6 +55,7 @@ class Retention:
             (store.remove_audit, keep.keep_audit),
             (store.remove_changes, keep.keep_changes),
             (store.remove_dead_letters, keep.keep_dead_letters),
+            (simulations.remove_old, keep.keep_simulations),
         )
         # What jobs have used is counted before they go.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()

@@ -77,6 +77,8 @@ class Settings(BaseSettings):
     keep_audit: Duration = "365d"
     keep_changes: Duration = "1d"
     keep_dead_letters: Duration = "30d"
+    keep_simulations: Duration = "30d"
+    """From their end."""
 
     @field_validator("usage_half_life")
     @classmethod

@@ -546,4 +546,25 @@ log_streams = Table(
     Index(None, "expires_at"),
 )
 
+simulations = Table(
+    "simulations",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("title", Text, nullable=False, server_default=text("''")),
+    Column("spec", JSONB(), nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'queued'")),
+    _now(),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("claimed_until", DateTime(timezone=True)),
+    Column("progress", JSONB(), nullable=False, server_default=text("'{}'")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("result", JSONB()),
+    Column("report", Text),
+    Index("ix_simulations_open", "id", postgresql_where=text("state IN ('queued', 'running')")),
+    comment="A worker that runs one holds a claim of some seconds, which it renews; attempts: how often one was claimed.",
+)
+
 __all__ = ["metadata", "LIVE_RUN", "WAITING_JOB"]

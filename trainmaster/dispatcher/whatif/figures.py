@@ -176,9 +176,9 @@ def to_data(figures: Figures) -> dict[str, Any]:
         "jobs": figures.jobs,
         "ends": dict(figures.ends),
         "seconds": round(figures.seconds, 3),
-        "waits": _waits_data(figures.waits),
-        "byQueue": {name: _waits_data(one) for name, one in figures.by_queue.items()},
-        "byClass": {name: _waits_data(one) for name, one in figures.by_class.items()},
+        "waits": waits_to_data(figures.waits),
+        "byQueue": {name: waits_to_data(one) for name, one in figures.by_queue.items()},
+        "byClass": {name: waits_to_data(one) for name, one in figures.by_class.items()},
         "clusters": [
             {
                 "name": one.name,
@@ -197,7 +197,38 @@ def to_data(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _waits_data(waits: Waits) -> dict[str, float]:
+def from_data(data: Mapping[str, Any]) -> Figures:
+    """What ``to_data`` was given. Raises KeyError for what is no such data."""
+    return Figures(
+        jobs=data["jobs"],
+        ends=data["ends"],
+        seconds=data["seconds"],
+        waits=waits_from(data["waits"]),
+        by_queue={name: waits_from(one) for name, one in data["byQueue"].items()},
+        by_class={name: waits_from(one) for name, one in data["byClass"].items()},
+        clusters=[ClusterUse(**one) for one in data["clusters"]],
+        cost=data["cost"],
+        preemptions=data["preemptions"],
+        bursts=data["bursts"],
+        fairness=data["fairness"],
+    )
+
+
+def waits_from(data: Mapping[str, Any]) -> Waits:
+    """What ``waits_to_data`` was given."""
+    return Waits(
+        jobs=data["jobs"],
+        started=data["started"],
+        mean=data["meanSeconds"],
+        p50=data["p50Seconds"],
+        p95=data["p95Seconds"],
+        most=data["mostSeconds"],
+        slowdown=data["boundedSlowdown"],
+    )
+
+
+def waits_to_data(waits: Waits) -> dict[str, float]:
+    """As JSON, with camelCase names."""
     return {
         "jobs": waits.jobs,
         "started": waits.started,

@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.worker.side import Side
-from trainmaster.dispatcher.worker.tasks import RELAY, RETENTION, USAGE, make_tasks
+from trainmaster.dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
 from trainmaster.protocol.errors import ProblemError
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ _QUEUE = "side-jobs"
 _MOST_WAITING = 20
 _RELAY_SECONDS = 1.0
 _USAGE_SECONDS = 10.0
+_SIMULATE_SECONDS = 1.0
 _VISIBILITY_SECONDS = 3600
 
 
@@ -61,6 +62,7 @@ def make_app(settings: Settings) -> Celery:
             # What is not taken in time is dropped: the next one does the same.
             RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
             USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
+            SIMULATE: {"task": SIMULATE, "schedule": _SIMULATE_SECONDS, "options": {"expires": 10}},
             # By the clock and not from the start of beat, which may be started again more often than once an hour.
             RETENTION: {"task": RETENTION, "schedule": crontab(minute="17"), "options": {"expires": 1800}},
         },

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +71,7 @@ class Crew:
         outputs: Outputs,
         *,
         levels: Callable[[], Mapping[str, str]],
+        products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
         group_of: Callable[[str], str | None],
         look_over: Check,
         anchors: Anchors,
@@ -85,6 +86,7 @@ class Crew:
         self._room = room
         self._outputs = outputs
         self._levels = levels
+        self._products = products
         self._group_of = group_of
         self._look_over = look_over
         self._anchors = anchors
@@ -188,6 +190,7 @@ class Crew:
                 policy=self._config.policy_of(book.record.start.queue),
                 priority_class=self._config.placement.priority_class,
                 port=self._config.port,
+                products=self._products,
             )
             book.made_for = key
         return book.manifests

@@ -457,6 +457,7 @@ class KubernetesRuntime:
             self._room,
             self._outputs,
             levels=self.inventory.level_labels,
+            products=self.inventory.products_of,
             group_of=self.inventory.group_of,
             look_over=lambda book: what_lacks(book, self._config, self._room, self._quotas),
             anchors=self._anchors,

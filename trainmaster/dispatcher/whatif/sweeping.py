@@ -1,12 +1,12 @@
-"""Values of a sweep that stand for a field of burst policies, such as ``burst.after=none,0s,5m``."""
+"""Values of a sweep that stand for a field of burst policies, such as ``burst.after=none,0s,5m``. Pure."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.cli.documents import Document
-from trainmaster.cli.errors import UsageError
+from trainmaster.protocol.declared import Document
+from trainmaster.protocol.errors import Code, ProblemError
 
 _BURST = "burst."
 NONE = "none"
@@ -20,9 +20,9 @@ def is_burst(name: str) -> bool:
 
 
 def with_burst(documents: Sequence[Document], name: str, value: str) -> list[Document]:
-    """The documents with a field of the burst policies among them, named by its path, set to a value. Raises UsageError."""
+    """The documents with a field of the burst policies among them, named by its path, set to a value. Raises ProblemError."""
     if not any(document.kind == "BurstPolicy" for document in documents):
-        raise UsageError(f"{name} is a field of burst policies; there is none in the files of -f")
+        raise ProblemError(Code.INVALID_SPEC, f"{name} is a field of burst policies, and there is no burst policy")
     return [_changed(one, name, value) if one.kind == "BurstPolicy" else one for one in documents]
 
 

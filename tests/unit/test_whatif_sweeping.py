@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.cli.documents import Document
-from trainmaster.cli.errors import UsageError
-from trainmaster.cli.sweeping import NONE, is_burst, with_burst
+from trainmaster.dispatcher.whatif.sweeping import NONE, is_burst, with_burst
 from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.declared import Document
+from trainmaster.protocol.errors import ProblemError
 
 QUEUE = Document({"kind": "Queue", "path": "research", "weight": 2}, "queues.yaml")
 JOB = Document({"kind": "Job", "name": "bert", "when": {"after": "1s"}}, "jobs.yaml document 1")
@@ -109,9 +109,7 @@ def test_several_settings_add_up() -> None:
 @pytest.mark.parametrize("value", ["5m", NONE])
 @pytest.mark.parametrize("documents", [[], [QUEUE, JOB]])
 def test_without_a_policy_there_is_nothing_to_change(documents: list[Document], value: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"burst\.after is a field of burst policies; there is none in the files of -f"
-    ):
+    with pytest.raises(ProblemError, match=r"burst\.after is a field of burst policies, and there is no burst policy"):
         with_burst(documents, "burst.after", value)
 
 

@@ -1,0 +1,327 @@
+"""Simulations in the background: asked for by the API, carried out by a real worker, told as they come, and ended at any moment."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.rows import execute, value
+from tests.waiting import eventually
+from trainmaster.cli.embedded import free_port, redis_command, wait_for_port
+from trainmaster.client.async_http import AsyncClient
+from trainmaster.dispatcher.services import simulations as service_of
+from trainmaster.dispatcher.services.retention import Retention
+from trainmaster.dispatcher.store import simulations as store
+from trainmaster.protocol.simulations import SimulationSpec, SimulationState, SimulationView
+from trainmaster.protocol.states import RunState
+
+PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
+Worker = Callable[[], "subprocess.Popen[bytes]"]
+
+NODE = {"cpu": "4", "memory": "16Gi"}
+FLEET = {
+    "seed": 1,
+    "clusters": [
+        {"name": "own", "groups": [{"name": "n", "count": 2, "resources": NODE}]},
+        {"name": "rented", "kind": "public", "groups": [{"name": "n", "count": 4, "resources": NODE}]},
+    ],
+}
+DECLARED: list[dict[str, Any]] = [
+    {"kind": "Queue", "path": "work", "allowedKinds": ["private", "public"]},
+    {"kind": "PriceBook", "name": "prices", "onDemand": {"cpu": 1}},
+    {"kind": "Cluster", "name": "rented", "clusterKind": "public", "priceBook": "prices"},
+    {
+        "kind": "BurstPolicy",
+        "name": "overflow",
+        "queues": ["work"],
+        "when": {"after": "10m"},
+        "budget": {"day": 1000},
+        "timeLimit": "2h",
+    },
+]
+CSV = "submit,run,cpu,count\n0,1h,4,6\n600,30m,4,4\n"
+SPEC: dict[str, Any] = {
+    "title": "What a burst would cost",
+    "workload": {"csv": CSV, "name": "jobs.csv"},
+    "fleet": FLEET,
+    "documents": DECLARED,
+    "alone": True,
+    "sweep": {"field": "burst.after", "values": ["none", "0s", "10m"]},
+}
+ENDLESS = {**SPEC, "sweep": None, "workload": {"csv": "submit,run,cpu,count\n" + "0,1h,1,1\n" * 30_000}}
+"""Takes longer than any of these tests."""
+
+
+@pytest.fixture
+def worker(database_url: str, tmp_path: Path) -> Iterator[Worker]:
+    """Starts a worker; the first time with a beat and a Redis of this test's own."""
+    children: list[subprocess.Popen[bytes]] = []
+    port = free_port()
+    stores = {"DATABASE_URL": database_url, "REDIS_URL": f"redis://127.0.0.1:{port}/0"}
+
+    def begin(name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            children.append(subprocess.Popen(command, env=os.environ | stores, stdout=log, stderr=log))
+        return children[-1]
+
+    def start() -> "subprocess.Popen[bytes]":
+        if not children:
+            wait_for_port(port, begin("redis", redis_command(port)), 60, "Redis")
+            begin("beat", [*PROGRAM, "beat"])
+        return begin("worker", [*PROGRAM, "worker"])
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+async def asked(service: Service, spec: dict[str, Any]) -> int:
+    answer = await service.http.post("/v1/simulations", json=spec)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["state"] == "queued"
+    return int(answer.json()["id"])
+
+
+async def shown(service: Service, simulation: int) -> SimulationView:
+    answer = await service.http.get(f"/v1/simulations/{simulation}")
+    assert answer.status_code == 200, answer.text
+    return SimulationView.model_validate(answer.json())
+
+
+async def until(service: Service, simulation: int, *states: SimulationState, seconds: float = 60) -> SimulationView:
+    async def look() -> bool:
+        return (await shown(service, simulation)).state in states
+
+    await eventually(look, seconds)
+    return await shown(service, simulation)
+
+
+async def at_work(service: Service, simulation: int) -> None:
+    """Wait until its process tells how far it is."""
+
+    async def look() -> bool:
+        return (await shown(service, simulation)).progress.jobs > 0
+
+    await eventually(look, 60)
+
+
+def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    """Of simulations that a worker has begun."""
+    children = psutil.Process(of.pid).children(recursive=True)
+    return [one for one in children if "trainmaster.dispatcher.worker.simulating" in one.cmdline()]
+
+
+async def test_it_is_carried_out_and_compares_policies(service: Service, worker: Worker) -> None:
+    worker()
+    simulation = await asked(service, SPEC)
+    found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
+    assert (found.state, found.message, found.title) == (SimulationState.SUCCEEDED, "", "What a burst would cost")
+    assert found.started_at is not None
+    assert found.ended_at is not None
+    assert found.created_at <= found.started_at <= found.ended_at
+    assert found.result is not None
+    none, at_once, later = found.result["cases"]
+    assert [case["name"] for case in found.result["cases"]] == [
+        f"burst.after={value}" for value in ("none", "0s", "10m")
+    ]
+    assert [case["ends"] for case in found.result["cases"]] == [{"succeeded": 10}] * 3
+    # A node takes one job, and a rented one costs four an hour: four jobs go there for an hour each; of those that come after ten
+    # minutes, which find all nodes taken until the hour is over, two go there for half an hour each.
+    assert none["bursts"] == {"overflow": 0}
+    assert none["cost"] == 0
+    assert at_once["bursts"] == {"overflow": 6}
+    assert at_once["waits"]["meanSeconds"] < later["waits"]["meanSeconds"] < none["waits"]["meanSeconds"]
+    assert at_once["waits"]["meanSeconds"] == pytest.approx(4 * 3000 / 10, abs=1)
+    assert at_once["cost"] == pytest.approx(4 * 4 + 2 * 2, abs=0.1)
+    assert found.spec is not None
+    assert "csv" not in found.spec["workload"], "texts of workloads are not sent back"
+
+
+async def test_the_report_is_a_page_that_runs_nothing(service: Service, worker: Worker) -> None:
+    simulation = await asked(service, {**SPEC, "title": "<script>alert(1)</script>"})
+    early = await service.http.get(f"/v1/simulations/{simulation}/report")
+    assert (early.status_code, early.json()["type"].rpartition("#")[2]) == (409, "wrong-state")
+    worker()
+    await until(service, simulation, SimulationState.SUCCEEDED)
+    page = await service.http.get(f"/v1/simulations/{simulation}/report")
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<svg" in page.text
+    assert "<script" not in page.text
+
+
+async def test_what_was_really_done_is_simulated_on_what_is_there(service: Service, worker: Worker) -> None:
+    agent: FakeAgent = service.agent()
+    await agent.connect(cpu=8)
+    for name in ("first", "second"):
+        await service.submit(name, cpu="2")
+        run = (await agent.next_start())["run"]
+        await agent.report(run, RunState.RUNNING, 2, placement={"node": {"main": 1}})
+        await agent.report(run, RunState.SUCCEEDED, 3)
+    since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    simulation = await asked(service, {"workload": {"history": {"since": since}}})
+    worker()
+    found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
+    assert found.result is not None, found.message
+    (case,) = found.result["cases"]
+    assert case["ends"] == {"succeeded": 2}
+    assert [one["name"] for one in case["clusters"]] == ["private"]
+    assert found.result["whatWas"]["jobs"] == 2
+
+
+async def test_without_any_history_it_fails_with_the_reason(service: Service, worker: Worker) -> None:
+    await service.agent().connect(cpu=8)
+    since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    simulation = await asked(service, {"workload": {"history": {"since": since}}})
+    worker()
+    found = await until(service, simulation, SimulationState.FAILED)
+    assert found.message == "history has no job that ran and ended"
+    assert found.result is None
+
+
+async def test_one_that_runs_is_cancelled_and_its_process_is_gone(service: Service, worker: Worker) -> None:
+    started = worker()
+    simulation = await asked(service, ENDLESS)
+    await at_work(service, simulation)
+    assert len(processes(started)) == 1
+    refused = await service.http.delete(f"/v1/simulations/{simulation}")
+    assert (refused.status_code, "cancel it first" in refused.text) == (409, True)
+    answer = await service.http.post(f"/v1/simulations/{simulation}/cancel")
+    assert answer.json()["state"] == "cancelled"
+
+    async def is_gone() -> bool:
+        return not processes(started)
+
+    await eventually(is_gone, 20)
+    again = await service.http.post(f"/v1/simulations/{simulation}/cancel")
+    assert (again.status_code, "it has ended already" in again.text) == (409, True)
+    # Its worker goes on with others.
+    other = await asked(service, SPEC)
+    await until(service, other, SimulationState.SUCCEEDED)
+    assert (await service.http.delete(f"/v1/simulations/{simulation}")).status_code == 204
+    assert (await service.http.get(f"/v1/simulations/{simulation}")).status_code == 404
+
+
+async def test_a_worker_that_stops_gives_it_back_to_the_next(service: Service, worker: Worker) -> None:
+    first = worker()
+    simulation = await asked(service, ENDLESS)
+    await at_work(service, simulation)
+    first.send_signal(signal.SIGTERM)
+    await until(service, simulation, SimulationState.QUEUED, seconds=30)
+    assert first.wait(30) == 0
+    assert await value(service.stores, "SELECT attempts FROM simulations") == 0, "it was not the simulation's fault"
+    worker()
+    await at_work(service, simulation)
+
+
+async def test_one_whose_worker_was_killed_is_taken_over_and_not_for_ever(service: Service, worker: Worker) -> None:
+    first = worker()
+    simulation = await asked(service, ENDLESS)
+    await at_work(service, simulation)
+    (apart,) = processes(first)
+    first.kill()
+    first.wait()
+
+    async def has_ended() -> bool:
+        return not apart.is_running()
+
+    await eventually(has_ended, 20)  # nobody is there to whom it could tell anything
+    assert (await shown(service, simulation)).state is SimulationState.RUNNING
+    await execute(service.stores, "UPDATE simulations SET claimed_until = now() - interval '1 s', attempts = 3")
+    worker()
+    found = await until(service, simulation, SimulationState.FAILED)
+    assert found.message.startswith("its worker ended 3 times while it ran")
+
+
+async def test_a_process_that_dies_is_told(service: Service, worker: Worker) -> None:
+    started = worker()
+    simulation = await asked(service, ENDLESS)
+    await at_work(service, simulation)
+    (apart,) = processes(started)
+    apart.kill()
+    found = await until(service, simulation, SimulationState.FAILED)
+    assert found.message == "its process ended with code -9: out of memory, or ended by hand"
+
+
+async def test_who_was_slow_writes_nothing_any_more(service: Service) -> None:
+    simulation = await asked(service, SPEC)
+    async with service.stores.database.transaction() as tx:
+        slow = await store.claim(tx, -1)
+    async with service.stores.database.transaction() as tx:
+        quick = await store.claim(tx, 30)
+        assert slow is not None
+        assert quick is not None
+        assert (slow.id, slow.token, quick.token) == (simulation, 1, 2)
+        assert await store.claim(tx, 30) is None, "one at a time"
+        assert not await store.renew(tx, simulation, slow.token, {}, 30)
+        await store.finish(tx, simulation, slow.token, SimulationState.FAILED, "late")
+        await store.give_back(tx, simulation, slow.token)
+        assert await store.renew(tx, simulation, quick.token, {"case": 1}, 30)
+    assert (await shown(service, simulation)).progress.case == 1
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no workload": ({**SPEC, "workload": {}}, "give exactly one of history, swf and csv"),
+    "two workloads": ({**SPEC, "workload": {"csv": CSV, "swf": ""}}, "give exactly one of history, swf and csv"),
+    "a mistake in the workload": ({**SPEC, "workload": {"csv": "submit,run\n0,soon\n"}}, "'soon' is neither"),
+    "nothing in the workload": ({**SPEC, "workload": {"csv": "submit,run\n"}}, "csv has no job that ran"),
+    "a mistake in the fleet": ({**SPEC, "fleet": {"clusters": []}}, "fleet.clusters"),
+    "a mistake in a document": ({**SPEC, "documents": [{"kind": "Queue"}]}, "documents[0]: path"),
+    "a document of no kind": ({**SPEC, "documents": [{"kind": "Pod"}]}, "'Pod' is not one of"),
+    "a queue that is not there": ({**SPEC, "documents": DECLARED[1:]}, "there is no queue 'work'"),
+    "a field that is none": ({**SPEC, "sweep": {"field": "burst.x", "values": ["1"]}}, "documents[3]: x"),
+    "a field of nothing": ({**SPEC, "sweep": {"field": "after", "values": ["1"]}}, "sweep.field"),
+    "no policy to sweep over": (
+        {**SPEC, "documents": DECLARED[:3]},
+        "burst.after is a field of burst policies, and there is no burst policy",
+    ),
+    "no clusters": ({"workload": {"csv": CSV}}, "no cluster has reported any nodes"),
+    "times the wrong way round": (
+        {"workload": {"history": {"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}}},
+        "until has to be later than since",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_mistakes_are_told_at_once_and_change_nothing(service: Service, what: str) -> None:
+    spec, said = BAD[what]
+    answer = await service.http.post("/v1/simulations", json=spec)
+    assert answer.status_code == 422, answer.text
+    assert said in answer.text
+    assert await value(service.stores, "SELECT count(*) FROM simulations") == 0
+
+
+async def test_an_order_that_is_repeated_is_taken_once(service: Service) -> None:
+    head = {"Idempotency-Key": "once"}
+    first, second = [await service.http.post("/v1/simulations", json=SPEC, headers=head) for _ in range(2)]
+    assert first.json()["id"] == second.json()["id"]
+
+
+async def test_not_more_are_queued_than_can_be_done(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_of, "MOST_OPEN", 1)
+    await asked(service, SPEC)
+    refused = await service.http.post("/v1/simulations", json=SPEC)
+    assert (refused.status_code, refused.json()["type"].rpartition("#")[2]) == (503, "too-busy")
+
+
+async def test_they_are_listed_by_pages_and_forgotten_when_old(service: Service) -> None:
+    async with AsyncClient(service.url, "tmk_admin") as client:
+        ids = [(await client.simulate(SimulationSpec.model_validate(SPEC))).id for _ in range(3)]
+        assert [one.id async for one in client.simulations(page_size=2)] == ids[::-1]
+        for one in ids[:2]:
+            await client.cancel_simulation(one)
+        await execute(
+            service.stores, "UPDATE simulations SET ended_at = now() - interval '31 d' WHERE id = :id", id=ids[0]
+        )
+        await Retention(service.stores.database, service.settings).run()
+        assert [one.id async for one in client.simulations()] == ids[:0:-1]

@@ -1,0 +1,134 @@
+"""Who may have any product of a device leaves the scarce ones to those who can use no other."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.building import Outcome, ViewBuilder, amounts, gang, nodes, role, simple
+from trainmaster.dispatcher.domain.weights import Weights
+from trainmaster.dispatcher.scheduling.fit import first_node
+from trainmaster.dispatcher.scheduling.nodes import tightest
+from trainmaster.dispatcher.scheduling.ranking import commonness
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+
+ANY = simple(cpu=1, gpu=1)
+
+
+def gpus(product: str, count: int = 1, *, gpu: int = 4, cpu: int = 32, name: str = "") -> NodeGroup:
+    return nodes(count, name or product.lower(), labels={"nvidia.com/gpu.product": product}, cpu=cpu, gpu=gpu)
+
+
+def only(product: str, **needs: Any) -> Any:
+    return gang(role(node_selector=(("nvidia.com/gpu.product", product),), **{"cpu": 1, "gpu": 1, **needs}))
+
+
+def group_of(outcome: Outcome, job: str) -> str:
+    (group,) = outcome.start(job).placement
+    return group
+
+
+def test_inside_a_cluster_it_takes_the_product_of_which_there_is_most() -> None:
+    """By best fit alone it would take the smaller nodes."""
+    view = ViewBuilder().cluster("c", gpus("V100", 2, gpu=2, cpu=8), gpus("A100", 3)).job("j", ANY)
+    assert group_of(view.cycle(), "j") == "a100"
+
+
+def test_the_scarce_product_is_taken_when_nothing_else_is_free() -> None:
+    view = ViewBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(12, "j", ANY)
+    taken = [group_of(view.cycle(), f"j{number}") for number in range(1, 13)]
+    assert sorted(taken) == ["a100"] * 8 + ["v100"] * 4
+
+
+def test_who_needs_the_scarce_product_finds_it() -> None:
+    view = ViewBuilder().cluster("c", gpus("V100", 1, gpu=2), gpus("A100", 2)).jobs(8, "any", ANY)
+    outcome = view.jobs(2, "v", only("V100")).cycle()
+    assert len(outcome.started) == 10
+
+
+def test_what_is_common_does_not_change_as_it_fills() -> None:
+    view = ViewBuilder().cluster("c", gpus("V100", 1), gpus("A100", 2)).jobs(6, "any", ANY)
+    outcome = view.cycle()
+    assert {group_of(outcome, f"any{number}") for number in range(1, 7)} == {"a100"}
+
+
+def test_idle_devices_of_another_sort_count_more() -> None:
+    """A node with something that it has no use for is spared, however common its product is."""
+    both = gpus("A100", 9)
+    both = both.model_copy(update={"free": {**both.free, "rdma/hca": 4}})
+    view = ViewBuilder().cluster("c", both, gpus("V100")).job("j", ANY)
+    assert group_of(view.cycle(), "j") == "v100"
+
+
+def test_between_clusters_common_devices_go_first() -> None:
+    view = ViewBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
+    start = view.cycle().start("j")
+    assert view.cycle().where == {"j": "b"}
+    assert start.why == "b before a: the devices that it takes there are more common"
+    assert {line["cluster"]: line["sparing"] for line in start.table} == {"b": 1.0, "a": 0.25}
+
+
+def test_a_cluster_that_has_only_scarce_ones_left_comes_after_one_with_common_ones() -> None:
+    view = ViewBuilder().cluster("a", gpus("V100"), gpus("A100", 1)).cluster("b", gpus("A100", 4))
+    view.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}}).job("j", ANY)
+    assert view.cycle().where == {"j": "b"}
+
+
+def test_who_has_no_choice_goes_by_the_other_scores() -> None:
+    view = ViewBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4), gpus("V100"))
+    start = view.job("j", only("V100")).cycle().start("j")
+    assert view.cycle().where == {"j": "a"}
+    assert all("sparing" not in line for line in start.table)
+
+
+def test_who_needs_no_device_does_not_care() -> None:
+    view = ViewBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j")
+    assert view.cycle().where == {"j": "a"}
+
+
+def test_a_profile_may_leave_it_out() -> None:
+    view = ViewBuilder().profile("normal", Weights(0, 1, 0)).cluster("a", gpus("V100")).cluster("b", gpus("A100", 4))
+    assert view.job("j", ANY).cycle().where == {"j": "a"}
+
+
+def test_a_fleet_that_grows_changes_what_is_common() -> None:
+    few, many = gpus("V100"), gpus("V100", 8)
+    for group, cluster in ((few, "b"), (many, "a")):
+        view = ViewBuilder().cluster("a", group).cluster("b", gpus("A100", 4)).job("j", ANY)
+        assert view.cycle().where == {"j": cluster}
+
+
+@pytest.mark.parametrize("jobs", [1, 7, 40, 43])
+def test_jobs_alike_leave_a_cluster_where_only_scarce_ones_are_left(jobs: int) -> None:
+    view = ViewBuilder().cluster("a", gpus("A100", 2), gpus("V100", 6, gpu=1)).cluster("b", gpus("A100", 8))
+    outcome = view.jobs(jobs, "j", ANY).cycle()
+    taken = [group_of(outcome, f"j{number}") for number in range(1, jobs + 1)]
+    assert taken.count("v100") == max(0, jobs - 40)
+
+
+sorts = st.lists(
+    st.tuples(st.sampled_from(["A", "B", "C", ""]), st.integers(1, 3), st.integers(0, 4), st.integers(1, 16)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(sorts, st.integers(1, 4), st.integers(1, 8))
+def test_the_first_node_is_the_same_with_and_without_an_order(found: list[Any], gpu: int, cpu: int) -> None:
+    groups = [
+        gpus(product, count, gpu=has, cpu=cpus, name=f"g{number}")
+        for number, (product, count, has, cpus) in enumerate(found)
+    ]
+    plain, ranked = (Room.empty(CapacityReport(groups=tuple(groups), runtime="r", scheduler="s")) for _ in range(2))
+    ranked.rank()
+    one = role(cpu=cpu, gpu=gpu)
+    slow, quick = first_node(one, plain), first_node(one, ranked)
+    assert (slow and slow.group.name) == (quick and quick.group.name)
+    if slow is not None:
+        common = commonness(plain.groups, one.needs, plain.groups)
+        fitting = [group for group in groups if group.free.get("cpu", 0) >= one.needs["cpu"]]
+        fitting = [group for group in fitting if group.free.get("nvidia.com/gpu", 0) >= gpu]
+        assert common.get(slow.group.name, 0) == max(common.get(group.name, 0) for group in fitting)
+    assert tightest(plain.groups, amounts(cpu=100), plain.groups) is None
