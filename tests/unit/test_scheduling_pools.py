@@ -9,7 +9,7 @@ from trainmaster.dispatcher.domain.provisioning import UNSEEN, learn
 from trainmaster.dispatcher.scheduling.place import ledger_of, try_out
 from trainmaster.dispatcher.scheduling.view import COMING, WaitingJob, freeze_placement
 from trainmaster.protocol.agent import Pool
-from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
 
 BIG = simple(cpu=8)
@@ -140,3 +140,60 @@ def test_a_policy_without_spot_does_not_use_a_pool_of_spot_nodes() -> None:
     start = view.cycle().start("j")
     assert start.granted is not None
     assert start.granted.binding == (("trainmaster.dev/spot", "In", ("true",)),)
+
+
+PRODUCT = "nvidia.com/gpu.product"
+A_GPU = simple(cpu=1, gpu=1)
+
+
+def gpus(product: str, count: int, *, coming: bool = False) -> Any:
+    found = nodes(count, product.lower(), labels={PRODUCT: product}, cpu=8, gpu=2)
+    return Pool(most=4, **found.model_dump()) if coming else found
+
+
+def by_product(**limits: int) -> ViewBuilder:
+    """No GPU is there; pools may bring A100 and V100."""
+    view = ViewBuilder().queue("main", limits={f"gpu@product={name}": most for name, most in limits.items()})
+    return view.cluster("c", nodes(1, cpu=4), pools=(gpus("A100", 2, coming=True), gpus("V100", 2, coming=True)))
+
+
+def test_where_quota_is_by_product_a_pool_of_one_that_it_has_left_grows_and_the_job_is_bound_to_it() -> None:
+    start = by_product(A100=0).job("j", A_GPU).cycle().start("j")
+    assert start.placement == {f"{COMING}v100": {"worker": 1}}
+    assert start.product is not None
+    assert (start.product.label, start.product.name) == (PRODUCT, "V100")
+
+
+def test_nothing_grows_where_all_products_are_used_up() -> None:
+    reason = by_product(A100=0, V100=0).job("j", A_GPU).cycle().reason("j")
+    assert reason.tier is Tier.QUOTA
+    assert "nvidia.com/gpu@product=A100" in reason.sentence
+
+
+def test_what_could_come_counts_for_the_quota_of_its_product() -> None:
+    view = by_product(A100=1, V100=0).jobs(2, "j", A_GPU)
+    outcome = view.cycle()
+    assert len(outcome.started) == 1
+    assert outcome.start(outcome.started[0]).placement == {f"{COMING}a100": {"worker": 1}}
+
+
+def test_by_a_policy_a_pool_is_chosen_by_product_too() -> None:
+    view = ViewBuilder().queue("main", limits={"gpu@product=A100": 0, "gpu@kind=public": 10})
+    view.cluster(
+        "rented",
+        nodes(1, cpu=4),
+        kind=ClusterKind.PUBLIC,
+        pools=(gpus("A100", 2, coming=True), gpus("V100", 2, coming=True)),
+        prices={"onDemand": {"cpu": 1}},
+    )
+    view.policy(budget={"day": 1000}, timeLimit="1h").job("j", A_GPU)
+    start = view.cycle().start("j")
+    assert start.placement == {f"{COMING}v100": {"worker": 1}}
+    assert start.product is not None
+    assert start.product.name == "V100"
+
+
+def test_nodes_that_are_there_are_used_before_commoner_ones_that_are_to_come() -> None:
+    view = ViewBuilder().cluster("c", gpus("V100", 1), pools=(gpus("A100", 4, coming=True),))
+    start = view.job("j", gang(role(3, cpu=1, gpu=1))).cycle().start("j")
+    assert start.placement == {"v100": {"worker": 2}, f"{COMING}a100": {"worker": 1}}

@@ -20,6 +20,7 @@ from trainmaster.dispatcher.scheduling.costs import groups_of, hourly
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.looks import Cycle, admitted, narrowing, option_grown
 from trainmaster.dispatcher.scheduling.plan import Granted
+from trainmaster.dispatcher.scheduling.quota import Obstacle
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LiveRun, Queue, View, WaitingJob, load_of
 from trainmaster.protocol.bursting import SpotUse
 from trainmaster.protocol.quantities import Resources
@@ -322,11 +323,14 @@ class Bursts:
         refused: Refusal | None = None
         verdict: Verdict | None = None
         best: tuple[Option, Bounds] | None = None
-        for product in products_on(cluster.report, device):
+        for product in products_on(cluster.report, device, grown=True):
             for larger in range(len(sizes)):
+                outcome: Option | Verdict | Obstacle
                 outcome = self._option(alike, queue, sizes[larger:], cluster, product, groups)
-                if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools and not device:
+                if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools:
                     outcome = option_grown(self.cycle, alike, queue, sizes[larger:], cluster, product, groups)
+                if isinstance(outcome, Obstacle):
+                    outcome = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
                 if isinstance(outcome, Verdict):
                     verdict = verdict or outcome
                     continue

@@ -30,7 +30,7 @@ from trainmaster.dispatcher.scheduling.looks import (
 from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
 from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
-from trainmaster.dispatcher.scheduling.quota import Ledger, past_shares
+from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle, past_shares
 from trainmaster.dispatcher.scheduling.scores import SCORES, deciding
 from trainmaster.dispatcher.scheduling.standings import Standings
 from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
@@ -352,11 +352,12 @@ def _lacking(
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
         not_before=lambda cluster_id, at: cycle.windows.not_before(cluster_id, alike.entitled, at, alike.limit),
     )
-    if look.over:
-        reason = explain.over_quota(look.over[0], look.verdicts)
+    over = look.over[0] if look.over else growth.over
+    if over is not None:
+        reason = explain.over_quota(over, look.verdicts)
     else:
         reason = look.reason()
-        is_shared = not growth.is_over and not is_returned
+        is_shared = not is_returned
         if is_shared:
             cycle.blocked[alike] = reason, look.full
         if is_shared and len(allowed) == len(cycle.rooms.sizes_of(key.shape_id)) == 1 and not key.avoided:
@@ -365,10 +366,10 @@ def _lacking(
 
 
 class _Growth(NamedTuple):
-    """Where pools grow for a job; ``is_over``: nowhere, and on some cluster because of its queue's quota."""
+    """Where pools grow for a job; ``over``: nowhere, and on some cluster because of this quota."""
 
     choice: Choice | None
-    is_over: bool = False
+    over: Obstacle | None = None
 
 
 _NO_GROWTH = _Growth(None)
@@ -380,7 +381,7 @@ def _grown(cycle: Cycle, alike: Alike, queue: Queue, sizes: list[Size]) -> _Grow
     found = look_at_growth(cycle, alike, queue, sizes)
     if isinstance(found, Option):
         return _Growth(Choice(found, [found], ()))
-    return _Growth(None, any(verdict.check is Check.QUOTA for verdict in found))
+    return _Growth(None, found)
 
 
 def _told(reason: Reason, burst: Burst | Refusal | None) -> Burst | _Alone | Reason:

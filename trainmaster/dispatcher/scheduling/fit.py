@@ -36,11 +36,15 @@ class Product(NamedTuple):
     label: str = ""
 
 
-def products_on(report: CapacityReport | None, device: str) -> list[Product | None]:
-    """The products of a device that a gang may be given on a cluster, one at a time; one None where it does not matter."""
+def products_on(report: CapacityReport | None, device: str, *, grown: bool = False) -> list[Product | None]:
+    """The products of a device that a gang may be given on a cluster, one at a time; one None where it does not matter.
+
+    ``grown``: also those that its pools bring.
+    """
     if not device or report is None:
         return [None]
-    labels = {product_of(group): product_label(group) for group in report.groups if group.free.get(device)}
+    groups = (*report.groups, *report.pools) if grown else report.groups
+    labels = {product_of(group): product_label(group) for group in groups if group.free.get(device)}
     return [Product(device, name, labels[name]) for name in sorted(labels)] or [None]
 
 

@@ -134,26 +134,22 @@ def look_at_best(cycle: Cycle, alike: Alike, sizes: list[Size]) -> Choice | Look
     return Look(verdicts=told.verdicts, full=told.full, told=told)
 
 
-def look_at_growth(cycle: Cycle, alike: Alike, queue: Queue, sizes: Sequence[Size]) -> Option | list[Verdict]:
-    """The best of the clusters on which a gang fits once their pools have grown, or what these lack.
+def look_at_growth(cycle: Cycle, alike: Alike, queue: Queue, sizes: Sequence[Size]) -> Option | Obstacle | None:
+    """The best of the clusters on which a gang fits once their pools have grown; if there is none, quota that is in the way, if it is.
 
-    Not where quota depends on the product of a device: which one a pool brings is not bound.
+    Where quota depends on the product of a device, the gang is bound to one.
     """
-    verdicts: list[Verdict] = []
-    if narrowing(cycle, queue, alike.shape_id)[1]:
-        return verdicts
-    best: Option | None = None
+    _, device = narrowing(cycle, queue, alike.shape_id)
+    found: list[Option | Verdict | Obstacle] = []
     for cluster in cycle.rooms.clusters:
         if cluster.report is None or not cluster.report.pools:
             continue
         if (cycle.rooms.not_allowed(alike, cluster) or cycle.rooms.passing(alike, cluster)) is not None:
             continue
-        option = option_grown(cycle, alike, queue, sizes, cluster, None)
-        if isinstance(option, Verdict):
-            verdicts.append(option)
-        elif best is None or option.total > best.total:
-            best = option
-    return best or verdicts
+        products = products_on(cluster.report, device, grown=True)
+        found += [option_grown(cycle, alike, queue, sizes, cluster, product) for product in products]
+    best = max((one for one in found if isinstance(one, Option)), key=lambda one: one.total, default=None)
+    return best or next((one for one in found if isinstance(one, Obstacle)), None)
 
 
 def option_grown(
@@ -164,7 +160,7 @@ def option_grown(
     cluster: Cluster,
     product: Product | None,
     groups: frozenset[str] | None = None,
-) -> Option | Verdict:
+) -> Option | Verdict | Obstacle:
     """How a gang fits on a cluster once pools have grown, within quota. What is kept there for others is left alone."""
     alone = cluster.id in cycle.reservations.kept or cycle.windows.is_on(cluster.id)
     outcome = cycle.rooms.option_grown(
@@ -172,10 +168,7 @@ def option_grown(
     )
     if not isinstance(outcome, Option):
         return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
-    obstacle = cycle.ledger.obstacle(queue.id, outcome.charge)
-    if obstacle is not None:
-        return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
-    return outcome
+    return cycle.ledger.obstacle(queue.id, outcome.charge) or outcome
 
 
 def admitted(cycle: Cycle, alike: Alike, option: Option, among: frozenset[str] | None = None) -> Option | Verdict:

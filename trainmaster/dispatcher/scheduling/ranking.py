@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.dispatcher.scheduling.lines import product_of
+from trainmaster.dispatcher.scheduling.view import COMING
 from trainmaster.protocol.quantities import Resources
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def commonness(groups: "Mapping[str, Sequence[Nodes]]", needs: Iterable[str], su
     """By group: of the devices among ``needs``, how many all these groups of its product have; empty where it makes no difference.
 
     Who may have any product takes the one of which there is most, and spares the scarce ones for those who can use no other. What
-    counts is what there is, not what is free, so that the order stays the same while runs come and go.
+    counts is what there is, not what is free, so that the order stays the same while runs come and go. Nodes to come are taken last.
     """
     devices = [name for name in needs if "/" in name]
     if not devices:
@@ -42,7 +43,7 @@ def commonness(groups: "Mapping[str, Sequence[Nodes]]", needs: Iterable[str], su
     of_product: dict[str, int] = {}
     for name in suiting:
         entries = groups[name]
-        if not entries:
+        if not entries or name.startswith(COMING):
             continue
         group = entries[0].group
         many = sum([group.free.get(device, 0) for device in devices])
