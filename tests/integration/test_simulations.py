@@ -146,6 +146,17 @@ async def test_it_is_carried_out_and_compares_policies(service: Service, worker:
     assert "csv" not in found.spec["workload"], "texts of workloads are not sent back"
 
 
+async def test_cases_have_their_documents_on_top_of_all_else(service: Service, worker: Worker) -> None:
+    worker()
+    paused = {**DECLARED[3], "paused": True}
+    cases = [{"name": "as it is"}, {"name": "without", "documents": [paused]}]
+    simulation = await asked(service, {**SPEC, "sweep": None, "cases": cases})
+    found = await until(service, simulation, SimulationState.SUCCEEDED, SimulationState.FAILED)
+    assert found.result is not None, found.message
+    told = [(case["name"], case["bursts"]) for case in found.result["cases"]]
+    assert told == [("as it is", {"overflow": 6}), ("without", {"overflow": 0})]
+
+
 async def test_the_report_is_a_page_that_runs_nothing(service: Service, worker: Worker) -> None:
     simulation = await asked(service, {**SPEC, "title": "<script>alert(1)</script>"})
     early = await service.http.get(f"/v1/simulations/{simulation}/report")
@@ -278,6 +289,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a mistake in a document": ({**SPEC, "documents": [{"kind": "Queue"}]}, "documents[0]: path"),
     "a document of no kind": ({**SPEC, "documents": [{"kind": "Pod"}]}, "'Pod' is not one of"),
     "a queue that is not there": ({**SPEC, "documents": DECLARED[1:]}, "there is no queue 'work'"),
+    "a mistake in a case": (
+        {**SPEC, "sweep": None, "cases": [{"name": "a", "documents": [{"kind": "Queue"}]}]},
+        "cases[0].documents[0]: path",
+    ),
+    "cases and a sweep": ({**SPEC, "cases": [{"name": "a"}]}, "give cases or sweep, not both"),
+    "two cases of a name": (
+        {**SPEC, "sweep": None, "cases": [{"name": "a"}, {"name": "a"}]},
+        "two cases have the same name",
+    ),
     "a field that is none": ({**SPEC, "sweep": {"field": "burst.x", "values": ["1"]}}, "documents[3]: x"),
     "a field of nothing": ({**SPEC, "sweep": {"field": "after", "values": ["1"]}}, "sweep.field"),
     "no policy to sweep over": (

@@ -76,6 +76,20 @@ def test_what_cannot_be_simulated_is_said(files: Path, words: list[str], code: E
     assert done.exit_code == code
 
 
+CLOUD = """
+{kind: Queue, path: main, allowedKinds: [private, public]}
+---
+{kind: PriceBook, name: book, onDemand: {cpu: 1}}
+---
+{kind: Cluster, name: cloud, clusterKind: public, priceBook: book}
+---
+kind: BurstPolicy
+name: overflow
+queues: [main]
+when: {after: 0s}
+budget: {day: 100}
+timeLimit: 1h
+"""
 SWEPT = """
 kind: Queue
 path: main
@@ -98,6 +112,32 @@ def test_values_are_compared_side_by_side_and_in_a_report(files: Path) -> None:
     assert "CORES=4" in (files / "report.html").read_text()
 
 
+def test_cases_are_compared_each_with_its_files_on_top_of_the_others(files: Path) -> None:
+    for cores in (2, 4):
+        (files / f"{cores}.yaml").write_text(SWEPT.replace("@CORES@", str(cores)))
+    words = ["simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "2.yaml"]
+    done = run(*words, "--case", "today=", "--case", "more=4.yaml", "-o", "json")
+    told = json.loads(done.stdout)
+    assert [(case["name"], case["waits"]["started"]) for case in told["cases"]] == [("today", 1), ("more", 2)]
+
+
+def test_runs_that_policies_sent_are_told(files: Path) -> None:
+    (files / "cloud.yaml").write_text(CLOUD)
+    (files / "both.yaml").write_text(
+        yaml.safe_dump(
+            {**FLEET, "clusters": [*FLEET["clusters"], {**FLEET["clusters"][0], "name": "cloud", "kind": "public"}]}
+        )
+    )
+    words = ["simulate", "jobs.csv", "--fleet", "both.yaml", "-f", "cloud.yaml"]
+    done = run(*words, "--html", "one.html")
+    assert "sent to public clusters: 1 runs by overflow" in done.stdout, done.stdout + done.stderr
+    assert "; 1 runs to public clusters by overflow" in (files / "one.html").read_text()
+    done = run(*words, "--sweep", "burst.after=none,0s", "--html", "two.html")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[2][lines[2].index("PREEMPTED") :][:2] == ["PREEMPTED", "BURST"]
+    assert "sent to public clusters" in (files / "two.html").read_text()
+
+
 def test_a_setting_replaces_its_place_in_the_files(files: Path) -> None:
     (files / "swept.yaml").write_text(SWEPT)
     done = run("simulate", "jobs.csv", "--fleet", "fleet.yaml", "-f", "swept.yaml", "--set", "CORES=2", "-o", "json")
@@ -111,6 +151,10 @@ def test_a_setting_replaces_its_place_in_the_files(files: Path) -> None:
         (["--sweep", "CORES=1"], "--sweep replaces @CORES@ in the files of -f; give one"),
         (["-f", "tenants.yaml", "--sweep", "CORES=1"], "@CORES@ is nowhere in tenants.yaml"),
         (["-f", "tenants.yaml", "--sweep", "CORES=1", "-o", "csv"], "--sweep compares figures"),
+        (["--case", "today"], "--case takes NAME=FILE,FILE,..., not 'today'"),
+        (["--case", "a=", "--case", "a="], "two cases have the same name"),
+        (["--case", "a=", "--sweep", "CORES=1"], "give --case or --sweep, not both"),
+        (["--case", "a=", "-o", "csv"], "--case compares figures"),
         (["--html", "nowhere/report.html"], "nowhere/report.html"),
     ],
 )

@@ -75,6 +75,15 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            metavar="NAME=FILE,FILE",
+            help="Simulates with these files on top of those of -f, and compares the cases; NAME= is without any. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     queue: Annotated[str | None, typer.Option(help="For jobs that name none.", show_default=False)] = None,
     since: Annotated[str, typer.Option(help="Of history: a date, a time, or so long ago, such as 12h or 7d.")] = "7d",
     until: Annotated[str | None, typer.Option(help="The same; now unless told otherwise.", show_default=False)] = None,
@@ -117,7 +126,8 @@ def simulate(
     if background:
         if html is not None or output is not SimulateFormat.TABLE:
             raise UsageError("with --background, figures and report come from: trainmaster simulations show ID")
-        asked = _Asked(workload, fleet, tenants or (), parse_settings(settings or []), sweep, queue, limits, seed)
+        given = parse_settings(settings or [])
+        asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
         return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
     past = _past(ctx, since, until, limits) if is_history else None
     if fleet is None and past is None:
@@ -127,21 +137,31 @@ def simulate(
         simulated = simulated.model_copy(update={"seed": seed})
     given = parse_settings(settings or [])
     own = past.documents if past is not None else ()
-    variants = _variants(sweep, given, bool(tenants or own), output)
-    declared = [(name, _declared(tenants or (), own, more, simulated)) for name, more in variants]
+    variants = _cases(cases, sweep, output) or _variants(sweep, given, bool(tenants or own), output)
+    declared = [
+        (one.name, _declared(tenants or (), own, one.settings or given, simulated, one.files)) for one in variants
+    ]
     if past is not None:
         trace = past.trace.faster(faster)
     else:
         trace = _read_trace(workload, queue or first_leaf(declared[0][1]), limits).faster(faster)
-    cases = []
+    found = []
     for name, one in declared:
         outcome = _run(Simulation(simulated, one), trace, name)
         if output is SimulateFormat.CSV:
             _print_jobs(outcome)
-        cases.append(Case(name, figures_of(outcome)))
+        found.append(Case(name, figures_of(outcome)))
     if html is not None:
-        _write(html, page(title or f"What {workload.name} would have been", trace.name, cases, currency))
-    return _tell(trace, cases, output)
+        _write(html, page(title or f"What {workload.name} would have been", trace.name, found, currency))
+    return _tell(trace, found, output)
+
+
+class _Variant(NamedTuple):
+    """One of the simulations that are compared: its name, its settings where they differ, and files on top of the others."""
+
+    name: str
+    settings: dict[str, str] | None = None
+    files: Sequence[str] = ()
 
 
 class _Asked(NamedTuple):
@@ -152,6 +172,7 @@ class _Asked(NamedTuple):
     files: Sequence[str]
     settings: dict[str, str]
     sweep: str | None
+    cases: "Sequence[_Variant]"
     queue: str | None
     limits: LimitsFrom
     seed: int | None
@@ -179,6 +200,13 @@ def _spec_of(asked: _Asked, title: str, faster: float, span: "tuple[datetime, da
         # As without --background: files and a fleet of one's own say all that counts.
         "alone": span is None and fleet is not None,
         "sweep": None if sweep is None else {"field": sweep[0], "values": sweep[1]},
+        "cases": [
+            {
+                "name": one.name,
+                "documents": [found.value for found in read_documents(one.files, {})] if one.files else [],
+            }
+            for one in asked.cases
+        ],
         "limits": asked.limits.value,
         "faster": faster,
         "seed": asked.seed,
@@ -234,14 +262,12 @@ def _past(ctx: typer.Context, since: str, until: str | None, limits: LimitsFrom)
     return _Past(trace, fleet, documents)
 
 
-def _variants(
-    sweep: str | None, given: dict[str, str], has_files: bool, output: SimulateFormat
-) -> list[tuple[str, dict[str, str]]]:
-    """What is simulated: a name and the settings of each. Raises UsageError."""
+def _variants(sweep: str | None, given: dict[str, str], has_files: bool, output: SimulateFormat) -> list[_Variant]:
+    """What is simulated. Raises UsageError."""
     from trainmaster.cli.errors import UsageError
 
     if sweep is None:
-        return [("", given)]
+        return [_Variant("", given)]
     name, equals, values = sweep.partition("=")
     if not name or not equals or not values:
         raise UsageError(f"--sweep takes NAME=V1,V2,..., not {sweep!r}")
@@ -249,7 +275,26 @@ def _variants(
         raise UsageError(f"--sweep replaces @{name}@ in the files of -f; give one")
     if output is SimulateFormat.CSV:
         raise UsageError("--sweep compares figures; a line for each job (-o csv) is of one simulation")
-    return [(f"{name}={value.strip()}", {**given, name: value.strip()}) for value in values.split(",")]
+    return [_Variant(f"{name}={value.strip()}", {**given, name: value.strip()}) for value in values.split(",")]
+
+
+def _cases(cases: list[str] | None, sweep: str | None, output: SimulateFormat) -> list[_Variant]:
+    """The cases that a person names; none where there are none. Raises UsageError."""
+    from trainmaster.cli.errors import UsageError
+
+    out = []
+    for case in cases or ():
+        name, equals, files = case.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--case takes NAME=FILE,FILE,..., not {case!r}")
+        out.append(_Variant(name, None, tuple(file for file in files.split(",") if file)))
+    if out and sweep is not None:
+        raise UsageError("give --case or --sweep, not both")
+    if len({one.name for one in out}) < len(out):
+        raise UsageError("two cases have the same name")
+    if out and output is SimulateFormat.CSV:
+        raise UsageError("--case compares figures; a line for each job (-o csv) is of one simulation")
+    return out
 
 
 def _write(path: Path, text: str) -> None:
@@ -297,7 +342,13 @@ def _run(simulation: "Simulation", trace: "Trace", name: str) -> "Outcome":
         return simulation.run(trace, lambda done, _: progress.update(task, completed=done))
 
 
-def _declared(files: Sequence[str], own: "Sequence[Document]", settings: dict[str, str], fleet: "Fleet") -> "Declared":
+def _declared(
+    files: Sequence[str],
+    own: "Sequence[Document]",
+    settings: dict[str, str],
+    fleet: "Fleet",
+    on_top: Sequence[str] = (),
+) -> "Declared":
     """What the files say, each in place of what the installation has of that name; without both a queue that may use all of the fleet.
 
     Raises ProblemError, UsageError.
@@ -309,6 +360,7 @@ def _declared(files: Sequence[str], own: "Sequence[Document]", settings: dict[st
 
     texts = {name: text for name, text in settings.items() if not is_burst(name)}
     documents = in_place_of(own, read_documents(files, texts) if files else ())
+    documents = in_place_of(documents, read_documents(on_top, {}) if on_top else ())
     for name, value in settings.items():
         if is_burst(name):
             documents = with_burst(documents, name, value)

@@ -76,6 +76,13 @@ class SweepSpec(Strict):
     """``none`` is as if the policies were paused."""
 
 
+class CaseSpec(Strict):
+    """One simulation of those that are compared: what is declared in it on top of all else."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    documents: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_DOCUMENTS)] = ()
+
+
 class SimulationSpec(Strict):
     """What is simulated. Without a fleet, on the installation's own; ``documents`` stand in place of what it has of their names."""
 
@@ -88,12 +95,22 @@ class SimulationSpec(Strict):
     alone: bool = False
     """Whether only the documents count, and nothing of what the installation has declared."""
     sweep: SweepSpec | None = None
+    cases: Annotated[tuple[CaseSpec, ...], Field(max_length=MOST_VALUES)] = ()
+    """In place of a sweep."""
     limits: Literal["asked", "exact", "none"] = "asked"
     """Time limits: as asked for in the workload, the true run times, or none."""
     faster: Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)] = 1.0
     """Divides the times between submissions."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """In place of the fleet's."""
+
+    @model_validator(mode="after")
+    def _compares_one_thing(self) -> Self:
+        if self.cases and self.sweep is not None:
+            raise ValueError("give cases or sweep, not both")
+        if len({case.name for case in self.cases}) < len(self.cases):
+            raise ValueError("two cases have the same name")
+        return self
 
 
 class Installation(Lenient):

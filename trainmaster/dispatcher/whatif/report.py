@@ -67,7 +67,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _compared(cases: Sequence[Case], currency: str) -> str:
-    heads = ["", "mean wait", "95 % wait", "slowdown", "never started", "preempted", "fairness", f"cost {currency}"]
+    has_bursts = any(case.figures.bursts for case in cases)
+    heads = ["", "mean wait", "95 % wait", "slowdown", "never started", "preempted"]
+    heads += [*(["sent to public clusters"] if has_bursts else []), "fairness", f"cost {currency}"]
     rows = [
         [
             case.name,
@@ -76,6 +78,7 @@ def _compared(cases: Sequence[Case], currency: str) -> str:
             f"{case.figures.waits.slowdown:,.2f}",
             f"{case.figures.jobs - case.figures.waits.started:,}",
             f"{case.figures.preemptions:,}",
+            *([f"{sum(case.figures.bursts.values()):,}"] if has_bursts else []),
             f"{case.figures.fairness:.3f}",
             f"{case.figures.cost:,.2f}",
         ]
@@ -108,10 +111,11 @@ def _one(case: Case, currency: str, *, alone: bool) -> list[str]:
         if name in one.used
     ]
     title = "Waits" if alone else case.name
+    sent = "".join(f"; {count:,} runs to public clusters by {name}" for name, count in sorted(figures.bursts.items()))
     return [
         f"<h2>{escape(title)}</h2>",
         f"<p>{escape(ends)}; over after {_time(figures.seconds)}; {figures.preemptions:,} preempted; fairness between queues"
-        f" {figures.fairness:.3f}; cost {escape(_money(figures.cost, currency))}.</p>",
+        f" {figures.fairness:.3f}; cost {escape(_money(figures.cost, currency))}{escape(sent)}.</p>",
         _table(heads, rows),
         f"<h{2 if alone else 3}>Clusters</h{2 if alone else 3}>",
         _table(["cluster", "jobs", *(f"{name} used" for name in resources), "cost"], clusters),

@@ -84,8 +84,14 @@ def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tupl
     fleet = fleet_of(there.clusters) if spec.fleet is None else read_fleet(spec.fleet)
     if spec.seed is not None:
         fleet = fleet.model_copy(update={"seed": spec.seed})
-    read_declared(given(spec))  # mistakes of the person who asks, before what follows from them
-    documents = in_place_of(() if spec.alone else documents_of(there.declared), given(spec))
+    asked = _documents(spec.documents, "documents")
+    cases = [
+        (case.name, _documents(case.documents, f"cases[{number}].documents")) for number, case in enumerate(spec.cases)
+    ]
+    read_declared([*asked, *(one for _, on_top in cases for one in on_top)])  # mistakes before what follows from them
+    documents = in_place_of(() if spec.alone else documents_of(there.declared), asked)
+    if cases:
+        return fleet, [(name, declared(in_place_of(documents, on_top), fleet)) for name, on_top in cases]
     if spec.sweep is None:
         return fleet, [("", declared(documents, fleet))]
     field = spec.sweep.field
@@ -102,8 +108,8 @@ def scenario(order: SimulationOrder) -> Scenario:
     return Scenario(trace.faster(spec.faster), fleet, cases)
 
 
-def given(spec: SimulationSpec) -> list[Document]:
-    return [Document(value, f"documents[{number}]") for number, value in enumerate(spec.documents)]
+def _documents(values: Sequence[dict[str, Any]], place: str) -> list[Document]:
+    return [Document(value, f"{place}[{number}]") for number, value in enumerate(values)]
 
 
 def read_workload(spec: WorkloadSpec, queue: str, limits: Limits, history: Iterable[Workload]) -> Trace:
