@@ -32,8 +32,9 @@ from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, que
 from trainmaster.dispatcher.scheduling.plan import runs_of
 from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.dispatcher.whatif.engine import Declared, Simulation
-from trainmaster.dispatcher.whatif.figures import figures_of, to_data
+from trainmaster.dispatcher.whatif.figures import figures_of
 from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
+from trainmaster.dispatcher.whatif.values import to_data
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec

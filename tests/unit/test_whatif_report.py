@@ -4,8 +4,9 @@ import re
 from xml.etree import ElementTree
 
 from tests.unit.whatif_building import declared, machine, ran, table
-from trainmaster.dispatcher.whatif.figures import Figures, figures_of
+from trainmaster.dispatcher.whatif.figures import figures_of
 from trainmaster.dispatcher.whatif.report import Case, page
+from trainmaster.dispatcher.whatif.values import Figures
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec
 

@@ -110,32 +110,31 @@ def simulate(
 
     The same workload, fleet and seed give the same result.
     """
-    from trainmaster.cli.processes import need
-
-    need("dispatcher", "sortedcontainers")
     from trainmaster.cli.documents import parse_settings
     from trainmaster.cli.errors import UsageError
     from trainmaster.cli.fleet import read_fleet
+    from trainmaster.cli.processes import need
     from trainmaster.cli.simulations import ask
+
+    is_history = workload == _HISTORY and not workload.exists()
+    given = parse_settings(settings or [])
+    if background:
+        if html is not None or output is not SimulateFormat.TABLE:
+            raise UsageError("with --background, figures and report come from: trainmaster simulations show ID")
+        asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
+        return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
+    need("dispatcher", "sortedcontainers")
     from trainmaster.dispatcher.whatif.engine import Simulation
     from trainmaster.dispatcher.whatif.figures import figures_of
     from trainmaster.dispatcher.whatif.report import Case, page
     from trainmaster.dispatcher.whatif.scenario import first_leaf
 
-    is_history = workload == _HISTORY and not workload.exists()
-    if background:
-        if html is not None or output is not SimulateFormat.TABLE:
-            raise UsageError("with --background, figures and report come from: trainmaster simulations show ID")
-        given = parse_settings(settings or [])
-        asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
-        return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
     past = _past(ctx, since, until, limits) if is_history else None
     if fleet is None and past is None:
         raise UsageError("give the fleet with --fleet; only history has one of its own")
     simulated = past.fleet if fleet is None and past is not None else read_fleet(fleet or Path())
     if seed is not None:
         simulated = simulated.model_copy(update={"seed": seed})
-    given = parse_settings(settings or [])
     own = past.documents if past is not None else ()
     variants = _cases(cases, sweep, output) or _variants(sweep, given, bool(tenants or own), output)
     declared = [
@@ -309,8 +308,8 @@ def _write(path: Path, text: str) -> None:
 
 def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> None:
     from trainmaster.cli.simulated import Told, print_told
-    from trainmaster.dispatcher.whatif.figures import to_data
     from trainmaster.dispatcher.whatif.scenario import head_of, really
+    from trainmaster.dispatcher.whatif.values import to_data
 
     if output is SimulateFormat.CSV:
         return

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainmaster.cli.output import note, print_table
-from trainmaster.dispatcher.whatif.figures import Figures, Waits
 from trainmaster.dispatcher.whatif.report import Case
+from trainmaster.dispatcher.whatif.values import Figures, Waits
 from trainmaster.protocol.durations import format_duration
 
 

@@ -126,8 +126,8 @@ def tell(found: "SimulationView", output: Format) -> None:
         print(f"simulation {found.id}{title} is {found.state.value}: {_progress(found)}")
         return
     from trainmaster.cli.simulated import Told, print_told
-    from trainmaster.dispatcher.whatif.figures import from_data, waits_from
     from trainmaster.dispatcher.whatif.report import Case
+    from trainmaster.dispatcher.whatif.values import from_data, waits_from
 
     result = found.result
     really = waits_from(result["whatWas"]) if "whatWas" in result else None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trainmaster.dispatcher.whatif.figures import Figures, Waits
+from trainmaster.dispatcher.whatif.values import Figures, Waits
 from trainmaster.protocol.durations import format_duration
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _RIGHT, _TOP = 640, 300, 72, 44, 24, 16

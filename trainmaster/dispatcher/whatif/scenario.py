@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainmaster.dispatcher.whatif.engine import Declared, Simulation
-from trainmaster.dispatcher.whatif.figures import Waits, figures_of, summary_of, to_data, waits_to_data
+from trainmaster.dispatcher.whatif.figures import figures_of, summary_of
 from trainmaster.dispatcher.whatif.installation import documents_of, fleet_of
 from trainmaster.dispatcher.whatif.report import Case, page
 from trainmaster.dispatcher.whatif.sweeping import with_burst
 from trainmaster.dispatcher.whatif.trace import Limits, Trace, read_history, read_swf, read_table
+from trainmaster.dispatcher.whatif.values import Waits, to_data, waits_to_data
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.declared import Document, in_place_of, read_declared
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
