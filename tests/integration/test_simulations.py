@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,11 @@ async def at_work(service: Service, simulation: int) -> None:
 
 def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     """Of simulations that a worker has begun."""
-    children = psutil.Process(of.pid).children(recursive=True)
-    return [one for one in children if "trainmaster.dispatcher.worker.simulating" in one.cmdline()]
+    found = []
+    for child in psutil.Process(of.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie is none either
+            found += [child] if "trainmaster.dispatcher.worker.simulating" in child.cmdline() else []
+    return found
 
 
 async def test_it_is_carried_out_and_compares_policies(service: Service, worker: Worker) -> None:

@@ -329,12 +329,12 @@ async def test_a_job_goes_where_its_profile_sends_it_and_says_what_it_would_have
         (
             {},
             "placement.profile.weights",
-            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread a weight above 0",
+            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread, sparing a weight above 0",
         ),
         (
             {"money": 0},
             "placement.profile.weights",
-            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread a weight above 0",
+            "give at least one of kind, packing, money, wait, data, reliability, affinity, topology, spread, sparing a weight above 0",
         ),
         ({"money": -1}, "placement.profile.weights.money", "Input should be greater than or equal to 0"),
         ({"speed": 1}, "placement.profile.weights.speed", "this field is not known"),

@@ -118,7 +118,9 @@ def test_the_decision_tells_what_it_is_expected_to_cost() -> None:
 amounts = st.integers(1, 4)
 prices = st.one_of(st.none(), st.sampled_from([0.01, 0.5, 1.0, 3.0, 20.0, 500.0]))
 clusters = st.lists(st.tuples(st.sampled_from(ALL), amounts, st.integers(1, 8), prices), min_size=2, max_size=4)
-weights = st.builds(Weights, *(st.sampled_from([0.0, 0.5, 2.0, 10.0]) for _ in range(3)))
+weights = st.builds(
+    Weights, *(st.sampled_from([0.0, 0.5, 2.0, 10.0]) for _ in range(3)), sparing=st.sampled_from([0.0, 1.0])
+)
 
 
 def chosen(found: list[tuple[ClusterKind, int, int, float | None]], by: Weights, jobs: int = 1) -> Outcome:

@@ -190,7 +190,7 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
 
 
 def worker(
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many side jobs at the same time.")] = 2,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many side jobs at the same time.")] = 3,
     metrics_port: MetricsPort = None,
     plain_logs: PlainLogs = False,
 ) -> None:
