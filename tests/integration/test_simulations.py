@@ -21,7 +21,15 @@ from trainmaster.client.async_http import AsyncClient
 from trainmaster.dispatcher.services import simulations as service_of
 from trainmaster.dispatcher.services.retention import Retention
 from trainmaster.dispatcher.store import simulations as store
-from trainmaster.protocol.simulations import SimulationSpec, SimulationState, SimulationView
+from trainmaster.dispatcher.worker import carrier
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.simulations import (
+    Installation,
+    SimulationOrder,
+    SimulationSpec,
+    SimulationState,
+    SimulationView,
+)
 from trainmaster.protocol.states import RunState
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -267,6 +275,41 @@ async def test_a_process_that_dies_is_told(service: Service, worker: Worker) -> 
     assert found.message == "its process ended with code -9: out of memory, or ended by hand"
 
 
+async def test_a_store_that_is_away_for_a_moment_ends_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = await asked(service, SPEC)
+    async with service.stores.database.transaction() as tx:
+        claimed = await store.claim(tx, 30)
+    failures = iter([True, True])
+    renew = store.renew
+
+    async def sometimes(*words: Any) -> bool:
+        if next(failures, False):
+            raise ProblemError(Code.STORE_AWAY, "Postgres does not answer")
+        return await renew(*words)
+
+    monkeypatch.setattr(store, "renew", sometimes)
+    monkeypatch.setattr(carrier, "_RENEW_SECONDS", 0.05)
+    await carrier.Carrier(service.stores.database, claimed, "EUR", lambda: False).run()
+    assert next(failures, None) is None, "it was away twice"
+    assert (await shown(service, simulation)).state is SimulationState.SUCCEEDED
+
+
+def test_its_process_ends_as_it_should_and_tells_nothing_else() -> None:
+    command = [sys.executable, "-m", "trainmaster.dispatcher.worker.simulating"]
+    spec = SimulationSpec.model_validate({**SPEC, "sweep": None})
+    order = SimulationOrder(spec=spec, installation=Installation()).model_dump_json(by_alias=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(order.encode() + b"\n")
+        process.stdin.flush()
+        assert b'"result"' in process.stdout.read()
+        assert (process.wait(10), process.stderr.read()) == (0, b"")
+
+
 async def test_who_was_slow_writes_nothing_any_more(service: Service) -> None:
     simulation = await asked(service, SPEC)
     async with service.stores.database.transaction() as tx:
@@ -289,6 +332,56 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "two workloads": ({**SPEC, "workload": {"csv": CSV, "swf": ""}}, "give exactly one of history, swf and csv"),
     "a mistake in the workload": ({**SPEC, "workload": {"csv": "submit,run\n0,soon\n"}}, "'soon' is neither"),
     "nothing in the workload": ({**SPEC, "workload": {"csv": "submit,run\n"}}, "csv has no job that ran"),
+    "more jobs than there may be": (
+        {**SPEC, "workload": {"csv": "submit,run,count\n0,1,100000000000\n"}},
+        "1,000,000 jobs at most",
+    ),
+    "a moment that is none": ({**SPEC, "workload": {"csv": "submit,run\n1e999,1\n"}}, "is neither a number of seconds"),
+    "processors without end": (
+        {**SPEC, "workload": {"swf": "1 0 0 9 inf 0 0 4 -1 -1 1 1 1 1 1 1 1 1\n"}},
+        "swf: line 1",
+    ),
+    "too many processors": (
+        {**SPEC, "workload": {"swf": "1 0 0 9 99999 0 0 4 -1 -1 1 1 1 1 1 1 1 1\n"}},
+        "swf: line 1",
+    ),
+    "a number that is none": (
+        {**SPEC, "workload": {"swf": "nan 0 0 9 4 0 0 4 -1 -1 1 1 1 1 1 1 1 1\n"}},
+        "swf: line 1",
+    ),
+    "a field without end": ({**SPEC, "workload": {"csv": "submit,run\n0," + "1" * 140_000 + "\n"}}, "csv: line"),
+    "more nodes than there may be": (
+        {
+            **SPEC,
+            "fleet": {
+                "clusters": [
+                    {"name": "a", "groups": [{"name": n, "count": 100_000, "resources": NODE} for n in ("x", "y")]}
+                ]
+            },
+        },
+        "fleet: 200,000 nodes; a simulation in the background has 100,000 at most",
+    ),
+    "turns that take no time": (
+        {
+            **SPEC,
+            "fleet": {
+                "clusters": [
+                    {
+                        "name": "a",
+                        "groups": [
+                            {
+                                "name": "n",
+                                "count": 1,
+                                "resources": NODE,
+                                "foreign": [{"resources": NODE, "every": "0s"}],
+                            }
+                        ],
+                    }
+                ]
+            },
+        },
+        "a turn takes longer than nothing",
+    ),
     "a mistake in the fleet": ({**SPEC, "fleet": {"clusters": []}}, "fleet.clusters"),
     "a mistake in a document": ({**SPEC, "documents": [{"kind": "Queue"}]}, "documents[0]: path"),
     "a document of no kind": ({**SPEC, "documents": [{"kind": "Pod"}]}, "'Pod' is not one of"),

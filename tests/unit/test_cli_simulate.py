@@ -155,6 +155,7 @@ def test_a_setting_replaces_its_place_in_the_files(files: Path) -> None:
         (["--case", "a=", "--case", "a="], "two cases have the same name"),
         (["--case", "a=", "--sweep", "CORES=1"], "give --case or --sweep, not both"),
         (["--case", "a=", "-o", "csv"], "--case compares figures"),
+        (["--set", "burst.after=5m", "--background"], "--sweep burst.FIELD=VALUE sets a field of policies"),
         (["--html", "nowhere/report.html"], "nowhere/report.html"),
     ],
 )

@@ -441,6 +441,12 @@ class TestThePlannedProduct:
         template = {"spec": {"containers": [container], "affinity": own}}
         assert made(role(podTemplate=template), **PLANNED).pod("worker", 0)["spec"]["affinity"] == own
 
+    @pytest.mark.parametrize("affinity", ["x", ["a"], {"nodeAffinity": "x"}, {"nodeAffinity": ["a"]}])
+    def test_leaves_what_is_no_affinity_to_the_api_server(self, affinity: Any) -> None:
+        container = {"name": "main", "image": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+        template = {"spec": {"containers": [container], "affinity": affinity}}
+        assert made(role(podTemplate=template), **PLANNED).pod("worker", 0)["spec"]["affinity"] == affinity
+
     def test_says_nothing_where_it_is_not_known(self) -> None:
         manifests = made(role(template=A_GPU), pins={"gone": {"worker": 1}}, products=PLANNED["products"])
         assert "affinity" not in manifests.pod("worker", 0)["spec"]

@@ -197,3 +197,21 @@ def test_nodes_that_are_there_are_used_before_commoner_ones_that_are_to_come() -
     view = ViewBuilder().cluster("c", gpus("V100", 1), pools=(gpus("A100", 4, coming=True),))
     start = view.job("j", gang(role(3, cpu=1, gpu=1))).cycle().start("j")
     assert start.placement == {"v100": {"worker": 2}, f"{COMING}a100": {"worker": 1}}
+
+
+def test_who_waits_for_a_product_is_not_thought_to_take_another_one_meanwhile() -> None:
+    """A node of the wrong product is free for others, and the last node to come is promised once."""
+    view = ViewBuilder().queue("bound", limits={"gpu@product=A100": 0}).queue("free")
+    view.cluster("c", gpus("A100", 1), pools=(gpus("V100", 1, coming=True),))
+    view.jobs(2, "j", simple(cpu=1, gpu=2), queue="bound")
+    assert view.applied().started == ["j1"]
+    only = gang(role(node_selector=((PRODUCT, "A100"),), cpu=1, gpu=2))
+    outcome = view.later(1).job("k", only, queue="free").cycle()
+    assert outcome.started == ["k"]
+
+
+def test_nodes_that_are_there_are_used_first_even_where_more_of_another_product_could_come() -> None:
+    small = Pool(most=9, **nodes(9, "small", labels={PRODUCT: "A100"}, cpu=8, gpu=1).model_dump())
+    view = ViewBuilder().cluster("c", nodes(1, "v", labels={PRODUCT: "V100"}, cpu=8, gpu=4), pools=(small,))
+    start = view.job("j", gang(role(6, cpu=1, gpu=1))).cycle().start("j")
+    assert start.placement == {"v": {"worker": 4}, f"{COMING}small": {"worker": 2}}

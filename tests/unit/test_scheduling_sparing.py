@@ -9,16 +9,23 @@ from hypothesis import strategies as st
 from tests.unit.building import Outcome, ViewBuilder, amounts, gang, nodes, role, simple
 from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.fit import first_node
-from trainmaster.dispatcher.scheduling.nodes import tightest
+from trainmaster.dispatcher.scheduling.nodes import Nodes, tightest
 from trainmaster.dispatcher.scheduling.ranking import commonness
 from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.dispatcher.scheduling.sparing import Sparing
+from trainmaster.dispatcher.scheduling.view import Cluster
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.states import ClusterKind
 
 ANY = simple(cpu=1, gpu=1)
 
 
 def gpus(product: str, count: int = 1, *, gpu: int = 4, cpu: int = 32, name: str = "") -> NodeGroup:
     return nodes(count, name or product.lower(), labels={"nvidia.com/gpu.product": product}, cpu=cpu, gpu=gpu)
+
+
+def report(*groups: NodeGroup) -> CapacityReport:
+    return CapacityReport(groups=groups, runtime="r", scheduler="s")
 
 
 def only(product: str, **needs: Any) -> Any:
@@ -108,6 +115,31 @@ def test_jobs_alike_leave_a_cluster_where_only_scarce_ones_are_left(jobs: int) -
     assert taken.count("v100") == max(0, jobs - 40)
 
 
+def test_a_row_that_begins_on_two_products_goes_on_one_by_one() -> None:
+    view = ViewBuilder().profile("normal", Weights(0, 1, 0, sparing=1))
+    view.cluster("a", gpus("A100", 5, gpu=1), gpus("V100", 4, gpu=1)).cluster("b", gpus("A100", 50, gpu=1))
+    view.run("r", simple(4, cpu=1, gpu=1), on="a", placement={"a100": {"worker": 4}})
+    assert view.jobs(2, "j", simple(2, cpu=1, gpu=1)).cycle().where == {"j1": "a", "j2": "b"}
+
+
+def test_what_is_common_follows_taints_and_amounts_under_the_same_names() -> None:
+    """An agent may call a group as before when it is not the same any more."""
+    view = ViewBuilder().cluster("a", gpus("V100")).cluster("b", gpus("A100", 4)).job("j", ANY)
+    assert view.cycle().where == {"j": "b"}
+    tainted = gpus("A100", 4).model_copy(update={"taints": (Taint(key="reserved"),)})
+    view.cluster("b", tainted)
+    start = view.cycle().start("j")
+    assert (view.cycle().where, "sparing" in start.table[0]) == ({"j": "a"}, False)
+
+
+def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:
+    sparing = Sparing()
+    cluster = Cluster(1, "c", ClusterKind.PRIVATE, report=report(gpus("A100", 4), gpus("V100")))
+    sparing.take_in([cluster], [1])
+    coming = Room({"+h100": (Nodes(gpus("H100"), gpus("H100").free, 1),)})
+    assert sparing.part(ANY, coming) == 1 / 16
+
+
 sorts = st.lists(
     st.tuples(st.sampled_from(["A", "B", "C", ""]), st.integers(1, 3), st.integers(0, 4), st.integers(1, 16)),
     min_size=1,
@@ -121,7 +153,7 @@ def test_the_first_node_is_the_same_with_and_without_an_order(found: list[Any], 
         gpus(product, count, gpu=has, cpu=cpus, name=f"g{number}")
         for number, (product, count, has, cpus) in enumerate(found)
     ]
-    plain, ranked = (Room.empty(CapacityReport(groups=tuple(groups), runtime="r", scheduler="s")) for _ in range(2))
+    plain, ranked = (Room.empty(report(*groups)) for _ in range(2))
     ranked.rank()
     one = role(cpu=cpu, gpu=gpu)
     slow, quick = first_node(one, plain), first_node(one, ranked)

@@ -22,9 +22,9 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for sign in signs:
             signal.signal(sign, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

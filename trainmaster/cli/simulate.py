@@ -121,6 +121,10 @@ def simulate(
     if background:
         if html is not None or output is not SimulateFormat.TABLE:
             raise UsageError("with --background, figures and report come from: trainmaster simulations show ID")
+        if any(name.startswith("burst.") for name in given):
+            raise UsageError(
+                "in the background, --set replaces places in files; --sweep burst.FIELD=VALUE sets a field of policies"
+            )
         asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
         return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
     need("dispatcher", "sortedcontainers")

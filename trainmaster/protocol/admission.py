@@ -206,7 +206,9 @@ def _check_environment(pod: Pod) -> None:
 
 
 def _check_placement(spec: Node) -> None:
-    """What the scheduler reads of a pod beside its requests has the shape that it expects."""
+    """What the scheduler and the agent read of a pod beside its requests has the shape that they expect."""
+    for _, kind in spec.get("affinity").fields():
+        kind.fields()
     for _, value in spec.get("nodeSelector").entries():
         value.must_be_text()
     for toleration in spec.get("tolerations").items():

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Name40, Strict
-from trainmaster.protocol.durations import Duration
+from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.states import ClusterKind
@@ -41,6 +41,15 @@ class FleetTaint(Strict):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
+def _check_turn(value: str) -> str:
+    if parse_duration(value) <= 0:
+        raise ValueError("a turn takes longer than nothing")
+    return value
+
+
+Turn = Annotated[Duration, AfterValidator(_check_turn)]
+
+
 class Foreign(Strict):
     """Pods that are not ours. On each node they come once in each ``every``, stay for ``lasts`` and go."""
 
@@ -50,14 +59,14 @@ class Foreign(Strict):
     """On what part of the group's nodes they ever come."""
     chance: Part = 1.0
     """How likely they come in each turn."""
-    every: Duration = "10m"
+    every: Turn = "10m"
     lasts: SpanText = "5m"
 
 
 class Failures(Strict):
     """Nodes that fail and come back. In each ``every`` a node fails with ``chance``, for as long as ``lasts``."""
 
-    every: Duration = "30d"
+    every: Turn = "30d"
     chance: Part = 1.0
     lasts: SpanText = "10m"
 

@@ -34,6 +34,7 @@ _LABELS = (
 """Node labels that are always reported."""
 
 _STRICT = ("restricted", "singleNode")
+_MOST_NAMES = 10_000
 """NUMA policies under which it matters what each zone has free."""
 
 
@@ -97,6 +98,8 @@ class Inventory(Books):
         self._grouped = Grouped({}, None, ())
         self._shown: dict[Alike, NodeGroup] = {}
         self._last = Capacity((), (), (), 0)
+        self._products: dict[str, tuple[str, str]] = {}
+        """By group, also those of earlier reports: the label that names its product, and the product."""
 
     # Topology and devices
 
@@ -165,7 +168,17 @@ class Inventory(Books):
         found = groups, reported(self.pools()), self._not_counted()
         if is_first or found != self._last[:3]:
             self._last = Capacity(*found, self._last.version + 1)
+            self._keep_products()
         return self._last
+
+    def _keep_products(self) -> None:
+        """A group is called otherwise once its nodes have more or less; runs name the groups of when they were planned."""
+        if len(self._products) > _MOST_NAMES:
+            self._products.clear()
+        for group in self._last.groups:
+            label = next((label for label in PRODUCTS if label in group.labels), None)
+            if label is not None:
+                self._products[group.name] = label, group.labels[label]
 
     @property
     def report_version(self) -> int:
@@ -179,12 +192,12 @@ class Inventory(Books):
         return None if alike is None else self._shown[alike].name
 
     def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """By label: the products of devices in these groups of the last report; none where that is true of all nodes with devices."""
-        wanted, found, others = set(groups), dict[str, set[str]](), False
-        for group in self._last.groups:
-            label = next((label for label in PRODUCTS if label in group.labels), None)
-            if label is not None and group.name in wanted:
-                found.setdefault(label, set()).add(group.labels[label])
+        """By label: the products of devices in these groups of any report; none where that is true of all nodes with devices."""
+        found, others = dict[str, set[str]](), False
+        for name in groups:
+            known = self._products.get(name)
+            if known is not None:
+                found.setdefault(known[0], set()).add(known[1])
         for group in self._last.groups:
             names = [(label, group.labels[label]) for label in PRODUCTS if label in group.labels]
             others |= bool(names) and all(value not in found.get(label, ()) for label, value in names)

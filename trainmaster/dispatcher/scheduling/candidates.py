@@ -462,9 +462,9 @@ class Rooms:
         """What counts of the scores that do not depend on the room of a cluster."""
         return fixed_score(self._fit_of(shape_id, cluster), weights)
 
-    def common(self, shape_id: int, cluster: Cluster, product: Product | None = None) -> float:
-        """How common the devices are in the fleet that a gang takes on a cluster; ``Sparing.part``."""
-        return self._sparing.part(self.view.shapes[shape_id], self.free(cluster.id), product)
+    def common(self, shape_id: int, room: Room, product: Product | None = None) -> float:
+        """How common the devices are in the fleet that a gang takes in a room; ``Sparing.part``."""
+        return self._sparing.part(self.view.shapes[shape_id], room, product)
 
     def is_choosy(self, shape_id: int) -> bool:
         """Whether that is to be asked at all."""
@@ -599,7 +599,7 @@ class Rooms:
                     known.trouble,
                     known.preferred,
                     _domains(shape, outcome, room),
-                    common=self.common(shape_id, cluster, product),
+                    common=self.common(shape_id, room, product),
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge

@@ -41,16 +41,22 @@ def commonness(groups: "Mapping[str, Sequence[Nodes]]", needs: Iterable[str], su
         return {}
     products: dict[str, str] = {}
     of_product: dict[str, int] = {}
+    is_growing = False
     for name in suiting:
         entries = groups[name]
-        if not entries or name.startswith(COMING):
+        if not entries:
+            continue
+        if name.startswith(COMING):
+            is_growing = True
             continue
         group = entries[0].group
         many = sum([group.free.get(device, 0) for device in devices])
         if many:
             product = products[name] = product_of(group)
             of_product[product] = of_product.get(product, 0) + many * sum([one.count for one in entries])
-    return {} if len(of_product) < _CHOICE else {name: of_product[product] for name, product in products.items()}
+    if len(of_product) < _CHOICE and not is_growing:
+        return {}
+    return {name: of_product[product] for name, product in products.items()}
 
 
 class Ranking:

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
 from trainmaster.dispatcher.scheduling.layout import MemberKind, lay_out
+from trainmaster.dispatcher.scheduling.lines import product_of
 from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill, split
 from trainmaster.dispatcher.scheduling.ranking import Ranking
 from trainmaster.dispatcher.scheduling.suiting import allows
@@ -195,7 +196,7 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     for _, key, _ in _ordered(view, strays, empty):
         if key.group.startswith(COMING):
             # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
-            missing = _fill_suiting(view, key, strays[key], room)
+            missing = _fill_suiting(view, cluster_id, key, strays[key], room)
             if missing:
                 room.pending[key] = missing
             continue
@@ -204,12 +205,18 @@ def laid_out(view: View, cluster_id: int, load: Load) -> Room:
     return room
 
 
-def _fill_suiting(view: View, key: LoadKey, count: int, room: Room) -> int:
-    """Lay members out on nodes that they may be on; how many found no place."""
+def _fill_suiting(view: View, cluster_id: int, key: LoadKey, count: int, room: Room) -> int:
+    """Lay members out on nodes that they may be on; how many found no place.
+
+    Where quota depends on the product of a device, they are bound to the one of the pool that they were sent to.
+    """
     role = next((role for role in view.shapes[key.shape_id].roles if role.name == key.role), None)
     if role is None:
         return 0
     names = [name for name, entries in room.groups.items() if entries and allows(role, entries[0].group)]
+    if any("/" in name and view.lines.products_matter(name) for name in role.needs):
+        product = view.product_at(cluster_id, key.group)
+        names = [name for name in names if product_of(room.groups[name][0].group) == product]
     missing, _ = fill(room.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
     return missing
 

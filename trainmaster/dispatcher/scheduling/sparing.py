@@ -4,7 +4,7 @@ Inside a cluster that is the order of nodes (``ranking.commonness``); between cl
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape, Terms
@@ -21,9 +21,9 @@ _CHOICE = 2
 
 
 class _Sorts(NamedTuple):
-    """What counts of a cluster: its groups with devices, and by device and product how many there are."""
+    """What counts of a cluster: of what kinds its groups with devices are, these groups, and how many there are of each product."""
 
-    names: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    kinds: frozenset[Hashable]
     groups: tuple[NodeGroup, ...]
     many: Counter[tuple[str, str]]
 
@@ -58,8 +58,8 @@ class Sparing:
         for one in self._clusters.values():
             many.update(one.many)
         rounded = {key: 1 << (amount.bit_length() - 1) for key, amount in many.items() if amount > 0}
-        names = {key: sorts.names for key, sorts in before.items() if sorts is not None}
-        is_same = names == {key: self._clusters[key].names for key in before if key in self._clusters}
+        kinds = {key: sorts.kinds for key, sorts in before.items() if sorts is not None}
+        is_same = kinds == {key: self._clusters[key].kinds for key in before if key in self._clusters}
         if is_same and rounded == self._many:
             return False
         self._asked.clear()
@@ -81,7 +81,8 @@ class Sparing:
             if node is None:
                 return 1.0
             name = product_of(node.group)
-        return min(1.0, self._many.get((asked.device, name), asked.most) / asked.most)
+        # Of one that pools alone can bring there is none yet.
+        return min(1.0, self._many.get((asked.device, name), 1) / asked.most)
 
     def is_choosy(self, shape: Shape) -> bool:
         """Whether what a gang takes may be common or scarce."""
@@ -91,7 +92,8 @@ class Sparing:
         """Whether groups of nodes are of the product of the first ones, or it does not matter."""
         if self._choice(shape) is None:
             return True
-        return _products(room, others) <= _products(room, first)
+        taken = _products(room, first)
+        return len(taken) == 1 and _products(room, others) <= taken
 
     def _choice(self, shape: Shape) -> _Asked | None:
         for role in shape.roles:
@@ -135,5 +137,11 @@ def _sorts_of(cluster: Cluster) -> _Sorts:
         for name, amount in group.free.items():
             if "/" in name:
                 many[name, product_of(group)] += amount * group.count
-    names = tuple((group.name, tuple(sorted(group.labels.items()))) for group in groups)
-    return _Sorts(names, groups, many)
+    return _Sorts(frozenset(_kind_of(group) for group in groups), groups, many)
+
+
+def _kind_of(group: NodeGroup) -> Hashable:
+    """What decides whether a role may be on the group, and of which devices it has any."""
+    devices = frozenset(name for name, amount in group.free.items() if "/" in name and amount > 0)
+    policy = group.numa.policy if group.numa is not None else None
+    return tuple(sorted(group.labels.items())), group.taints, policy, devices

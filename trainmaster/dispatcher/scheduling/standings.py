@@ -183,7 +183,7 @@ class Standings:
         is_choosy = bool(weights.sparing) and rooms.is_choosy(shape_id)
 
         def totals(cluster: Cluster) -> float:
-            common = rooms.common(shape_id, cluster) if is_choosy else None
+            common = rooms.common(shape_id, rooms.free(cluster.id)) if is_choosy else None
             if is_plain:
                 cost = 0.0 if cluster.tariff.is_free else rooms.cost(shape_id, size, cluster)
                 return total(cluster.kind, measure(cluster), needs, cost, None, common)

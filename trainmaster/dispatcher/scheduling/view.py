@@ -485,6 +485,10 @@ class View:
         if self.rooms is not None:
             self.rooms.reported.add(cluster_id)
 
+    def product_at(self, cluster_id: int, group: str) -> str:
+        """The product of the devices of a node group, or of a pool by the name of what is to come; empty where there is none."""
+        return self._products.get(cluster_id, {}).get(group, "")
+
     def _call_places(self, cluster_id: int, products: dict[str, str]) -> None:
         """Charge the runs of a cluster anew where the names of their places have changed: products by group, the kind by ``""``."""
         if products == self._products.get(cluster_id, {}):

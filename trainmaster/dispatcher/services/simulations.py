@@ -5,7 +5,7 @@ at that moment, and hands all of it to a process of its own, which knows no stor
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from trainmaster.dispatcher.store.database import Database, Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.whatif.engine import Simulation
 from trainmaster.dispatcher.whatif.scenario import first_leaf, plan_of, read_workload
+from trainmaster.dispatcher.whatif.trace import MOST_JOBS
 from trainmaster.protocol.base import Strict
 from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError
@@ -34,8 +35,6 @@ from trainmaster.protocol.workload import Workload
 _WORKER = Caller(0, "worker", KeyRole.ADMIN)
 MOST_OPEN = 100
 """Simulations that are queued or running, at most."""
-MOST_JOBS = 500_000
-"""Of a workload from history: more would not fit into a worker's memory beside all else."""
 
 
 async def installation(tx: Transaction, caller: Caller) -> Installation:
@@ -56,13 +55,6 @@ def _as_shown(specs: Sequence[Strict]) -> list[dict[str, Any]]:
     return [spec.model_dump(mode="json", by_alias=True) for spec in specs]
 
 
-async def check(database: Database, caller: Caller, spec: SimulationSpec) -> None:
-    """Raises ProblemError for what could not be simulated as things are now."""
-    async with database.transaction() as tx:
-        there = await installation(tx, caller)
-    await asyncio.to_thread(_check, spec, there)
-
-
 def _check(spec: SimulationSpec, there: Installation) -> None:
     fleet, cases = plan_of(spec, there)
     for _, one in cases:
@@ -72,9 +64,10 @@ def _check(spec: SimulationSpec, there: Installation) -> None:
 
 
 async def add(tx: Transaction, caller: Caller, spec: SimulationSpec) -> SimulationView:
-    """Raises ProblemError TOO_BUSY."""
+    """Raises ProblemError TOO_BUSY, and others for what could not be simulated as things are now."""
     if await store.open_ones(tx) >= MOST_OPEN:
         raise ProblemError(Code.TOO_BUSY, f"{MOST_OPEN} simulations are queued already; cancel some, or wait")
+    await asyncio.to_thread(_check, spec, await installation(tx, caller))
     return await show(tx, await store.add(tx, spec.title, spec.to_wire(), caller.name))
 
 
@@ -123,7 +116,9 @@ def view_of(row: Any) -> SimulationView:
     return SimulationView.model_validate({**fields, "progress": SimulationProgress.model_validate(fields["progress"])})
 
 
-async def order(database: Database, claimed: Any, currency: str) -> SimulationOrder:
+async def order(
+    database: Database, claimed: Any, currency: str, goes_on: Callable[[], Awaitable[bool]]
+) -> SimulationOrder | None:
     """All that the process needs that carries it out, as things are now. Raises ProblemError, INVALID_SPEC for what is wrong in it."""
     try:
         spec = SimulationSpec.model_validate(claimed.spec)
@@ -133,16 +128,19 @@ async def order(database: Database, claimed: Any, currency: str) -> SimulationOr
         ) from error
     async with database.transaction() as tx:
         there = await installation(tx, _WORKER)
-    return SimulationOrder(
-        spec=spec,
-        installation=there,
-        history=tuple(await workload(database, spec, claimed.created_at)),
-        currency=currency,
-    )
+    pages = await workload(database, spec, claimed.created_at, goes_on)
+    if pages is None:
+        return None
+    return SimulationOrder(spec=spec, installation=there, history=tuple(pages), currency=currency)
 
 
-async def workload(database: Database, spec: SimulationSpec, asked_at: datetime) -> list[Workload]:
-    """What was really done in the time that the order names, up to the moment of the order. Raises ProblemError for too much."""
+async def workload(
+    database: Database, spec: SimulationSpec, asked_at: datetime, goes_on: Callable[[], Awaitable[bool]]
+) -> list[Workload] | None:
+    """What was really done in the time that the order names, up to the moment of the order.
+
+    ``goes_on`` is asked between pages; None if it said no. Raises ProblemError for too much.
+    """
     wanted = spec.workload.history
     if wanted is None:
         return []
@@ -158,3 +156,5 @@ async def workload(database: Database, spec: SimulationSpec, asked_at: datetime)
         cursor = pages[-1].next
         if cursor is None:
             return pages
+        if not await goes_on():
+            return None

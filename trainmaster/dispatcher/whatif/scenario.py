@@ -30,6 +30,8 @@ from trainmaster.protocol.workload import Workload
 from trainmaster.simulation.fleet import Fleet
 from trainmaster.simulation.generate import tenants_of
 
+MOST_NODES = 100_000
+"""Of a fleet that is simulated in the background."""
 Told = Callable[[SimulationProgress], None]
 
 
@@ -74,10 +76,17 @@ def first_leaf(found: Declared) -> str:
 def read_fleet(value: dict[str, Any]) -> Fleet:
     """A fleet as a person wrote it. Raises ProblemError with each mistake."""
     try:
-        return Fleet.model_validate(value)
+        found = Fleet.model_validate(value)
     except ValidationError as error:
         mistakes = tuple(Mistake(path=f"fleet.{one.path}", message=one.message) for one in mistakes_of(error))
         raise ProblemError(Code.INVALID_SPEC, f"fleet: {mistakes[0].message}", mistakes=mistakes) from error
+    groups = [group for one in found.clusters for group in one.groups]
+    nodes = sum(max(one.count, one.provisioning.most if one.provisioning else 0) for one in groups)
+    if nodes > MOST_NODES:
+        raise ProblemError(
+            Code.INVALID_SPEC, f"fleet: {nodes:,} nodes; a simulation in the background has {MOST_NODES:,} at most"
+        )
+    return found
 
 
 def plan_of(spec: SimulationSpec, there: Installation) -> tuple[Fleet, list[tuple[str, Declared]]]:

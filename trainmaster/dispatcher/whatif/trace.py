@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -20,6 +21,8 @@ _MOMENT = 2.0**-10
 _SWF_FIELDS = 18
 _GPU = "nvidia.com/gpu"
 _MOST_MISTAKES = 50
+MOST_JOBS = 1_000_000
+"""Of a workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +107,25 @@ def read_swf(name: str, lines: Iterable[str], queue: str, limits: Limits = "aske
         try:
             if len(fields) != _SWF_FIELDS:
                 raise ValueError(f"{len(fields)} fields; a job has {_SWF_FIELDS} in the Standard Workload Format")
-            job, submit, _, run, used, _, _, wanted, asked = (float(field) for field in fields[:9])
+            job, submit, _, run, used, _, _, wanted, asked = (_number(field) for field in fields[:9])
+            processors = int(used if used > 0 else wanted)
+            if run <= 0 or processors <= 0:
+                left_out += 1
+                continue
+            limit = {"asked": max(asked, run + _MOMENT) if asked > 0 else 0, "exact": run + _MOMENT, "none": 0}[limits]
+            spec = specs.of(
+                **{"name": "job", "queue": queue, "class": "", "priority": 0, "members": processors},
+                limit=_text(limit),
+                resources={"cpu": "1"},
+            )
+        except ValidationError as error:
+            mistakes.add(f"line {number}", mistakes_of(error)[0].message)
+            continue
         except ValueError as error:
             mistakes.add(f"line {number}", str(error))
             continue
-        processors = int(used if used > 0 else wanted)
-        if run <= 0 or processors <= 0:
-            left_out += 1
-            continue
-        limit = {"asked": max(asked, run + _MOMENT) if asked > 0 else 0, "exact": run + _MOMENT, "none": 0}[limits]
-        spec = specs.of(
-            **{"name": "job", "queue": queue, "class": "", "priority": 0, "members": processors},
-            limit=_text(limit),
-            resources={"cpu": "1"},
-        )
         jobs.append(TraceJob(int(job), submit, run, spec))
+        mistakes.count(f"line {number}", len(jobs))
     mistakes.check()
     return _in_order(name, jobs, left_out)
 
@@ -172,7 +179,7 @@ def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "as
     mistakes.check()
     specs, left_out = _Specs(), 0
     jobs: list[TraceJob] = []
-    for row in reader:
+    for row in _rows(reader, mistakes):
         where = f"line {reader.line_num}"
         try:
             found = _row({str(key).strip(): (value or "").strip() for key, value in row.items() if key}, queue, limits)
@@ -187,9 +194,17 @@ def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "as
         if found.run <= 0:
             left_out += found.count
             continue
+        mistakes.count(where, len(jobs) + found.count)
         jobs += [TraceJob(len(jobs) + 1 + more, found.submit, found.run, spec) for more in range(found.count)]
     mistakes.check()
     return _in_order(name, jobs, left_out)
+
+
+def _rows(reader: "csv.DictReader[str]", mistakes: "_Mistakes") -> Iterator[dict[str | Any, str | Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        mistakes.add(f"line {reader.line_num}", str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +247,17 @@ def _text(limit: float) -> str:
 def _seconds(row: Mapping[str, str], column: str) -> float:
     text = row.get(column, "")
     try:
-        return float(text) if text and text[-1].isdigit() else parse_duration(text)
+        return _number(text) if text and text[-1].isdigit() else parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{column}: {text!r} is neither a number of seconds nor a duration such as 5m") from error
+
+
+def _number(text: str) -> float:
+    """Raises ValueError, also for what is no number of this world."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text!r} is no number")
+    return value
 
 
 def _whole(row: Mapping[str, str], column: str, default: int) -> int:
@@ -253,6 +276,12 @@ class _Mistakes:
     def add(self, where: str, message: str) -> None:
         if len(self._found) < _MOST_MISTAKES:
             self._found.append(Mistake(path=f"{self._name}: {where}", message=message))
+
+    def count(self, where: str, jobs: int) -> None:
+        """Raises ProblemError where there are too many."""
+        if jobs > MOST_JOBS:
+            self.add(where, f"a workload has {MOST_JOBS:,} jobs at most")
+            self.check()
 
     def check(self) -> None:
         if self._found:

@@ -50,6 +50,7 @@ async def run_apart(order: SimulationOrder, goes_on: Callable[[Heard], Awaitable
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=_LONGEST_LINE,
+        start_new_session=True,  # what ends its worker ends it by its worker, which gives it back
     )
     heard = Heard()
     listening = asyncio.gather(_hand_over(process, order), _listen(process, heard), _keep_words(process, heard))
@@ -73,8 +74,12 @@ async def _hand_over(process: asyncio.subprocess.Process, order: SimulationOrder
     """The pipe stays open: its end would end the process."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(orjson.dumps(order.model_dump(mode="json", by_alias=True)) + b"\n")
+            process.stdin.write(await asyncio.to_thread(_line_of, order))
             await process.stdin.drain()
+
+
+def _line_of(order: SimulationOrder) -> bytes:
+    return orjson.dumps(order.model_dump(mode="json", by_alias=True)) + b"\n"
 
 
 async def _listen(process: asyncio.subprocess.Process, heard: Heard) -> None:
@@ -125,7 +130,9 @@ def _say(value: dict[str, Any]) -> None:
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    # Not by the buffer: at the end of the process nobody may hold its lock.
+    while os.read(0, 65_536):
+        pass
     os._exit(1)
 
 

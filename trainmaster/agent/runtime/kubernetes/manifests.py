@@ -195,9 +195,11 @@ class Manifests:
             }
             for label, values in self._products(groups).items()
         ]
-        node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-        if terms and not node.get(_PREFERRED):
-            spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": {**node, _PREFERRED: terms}}
+        affinity = spec.get("affinity") or {}
+        node = affinity.get("nodeAffinity") or {} if isinstance(affinity, dict) else None
+        # One that is no affinity at all is for the API server to refuse.
+        if terms and isinstance(node, dict) and not node.get(_PREFERRED):
+            spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: terms}}
 
     def _plain(self, template: MemberTemplate) -> dict[str, Any]:
         """The pod of a member that is described by what it runs and needs."""
