@@ -122,8 +122,14 @@ class TestAMemberAlone:
                     "trainmaster.dev/role": "worker",
                     "trainmaster.dev/index": "0",
                 },
-                "annotations": {"trainmaster.dev/queue": "research/nlp"},
-                "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": RUN, "uid": "uid-of-anchor"}],
+                "annotations": {
+                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                    "trainmaster.dev/queue": "research/nlp",
+                },
+                # Without "controller", kubectl drain NODE refuses: "cannot delete Pods that declare no controller".
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": RUN, "uid": "uid-of-anchor", "controller": True}
+                ],
             },
             "spec": {
                 "restartPolicy": "Never",
@@ -457,10 +463,26 @@ class TestAPodTemplate:
         pod = made(role(replicas=2, podTemplate=POD)).pod("worker", 1)
         assert pod["metadata"]["labels"]["team"] == "nlp"
         assert pod["metadata"]["labels"][LABEL_ROLE] == "worker"
-        assert pod["metadata"]["annotations"] == {"note": "x", "trainmaster.dev/queue": "research/nlp"}
+        assert pod["metadata"]["annotations"] == {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "note": "x",
+            "trainmaster.dev/queue": "research/nlp",
+        }
         assert [env_of(pod, number)["WORLD_SIZE"] for number in range(2)] == ["2", "2"]
         assert (env_of(pod)["RANK"], env_of(pod)["LOG"]) == ("mine", "debug")
         assert env_of(pod, 1)["RANK"] == "1"
+
+    def test_may_let_the_autoscaler_move_its_members(self) -> None:
+        annotation = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+        pod = made(role(podTemplate={**POD, "metadata": {"annotations": annotation}})).pod("worker", 0)
+        assert annotation.items() <= pod["metadata"]["annotations"].items()
+
+    def test_declares_the_anchor_as_its_controller(self) -> None:
+        owner = made(role(podTemplate=POD)).pod("worker", 0)["metadata"]["ownerReferences"][0]
+        assert (owner["controller"], "blockOwnerDeletion" in owner) == (True, False)
+
+    def test_keeps_its_volumes_beside_the_roster(self) -> None:
+        pod = made(role(replicas=2, podTemplate=POD)).pod("worker", 1)
         assert [volume["name"] for volume in pod["spec"]["volumes"]] == ["scratch", "trainmaster-roster"]
         mounts = [[one["mountPath"] for one in container["volumeMounts"]] for container in pod["spec"]["containers"]]
         assert mounts == [["/scratch", "/etc/trainmaster"], ["/etc/trainmaster"]]

@@ -15,7 +15,13 @@ from trainmaster.protocol.quantities import Resources
 RACK = "topology.kubernetes.io/rack"
 RUN = "llama-3f9k2-r1"
 LABELS = {"app.kubernetes.io/managed-by": "trainmaster", "trainmaster.dev/run": RUN}
-OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": RUN, "uid": "0b8e7c1e-3a52-4f0f-9d0c-5a2f4a6c0001"}
+OWNER = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "name": RUN,
+    "uid": "0b8e7c1e-3a52-4f0f-9d0c-5a2f4a6c0001",
+    "controller": True,
+}
 SMALL: Resources = {"cpu": 500, "memory": 2**30}
 LARGE: Resources = {"cpu": 4000, "memory": 8 * 2**30, "nvidia.com/gpu": 8}
 

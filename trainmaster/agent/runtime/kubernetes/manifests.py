@@ -172,6 +172,8 @@ class Manifests:
                 "namespace": self._record.namespace,
                 "labels": labels,
                 "annotations": {
+                    # Autoscalers may move what a controller owns; a member is nobody's replica.
+                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                     **(metadata.get("annotations") or {}),
                     "trainmaster.dev/queue": self._record.start.queue,
                 },

@@ -153,8 +153,12 @@ class Record:
         return body
 
     def owner(self) -> dict[str, Any]:
-        """The ownerReference that makes an object go with the anchor."""
-        return {"apiVersion": "v1", "kind": "ConfigMap", "name": self.start.run, "uid": self.uid}
+        """Return the ownerReference that makes an object go with the anchor.
+
+        ``controller`` tells ``kubectl drain`` that the pod is somebody's; without it a drain refuses. ``blockOwnerDeletion`` is left
+        out: setting it takes permission to change the owner's finalizers, and nothing waits for dependents here.
+        """
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": self.start.run, "uid": self.uid, "controller": True}
 
     def take(self, stored: Mapping[str, Any]) -> None:
         """Note how the API server has stored it."""
