@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import picture
 from tests.waiting import eventually
+from trainmaster.dispatcher.services.reading import make_cursor
 from trainmaster.protocol.states import RunState
 
 HUGE = 10**30
@@ -136,6 +137,11 @@ SUBMISSIONS = [
     Case("beyond a bigint", SUBMIT, job(priority=0) | {"priority": 2**63}, 422, "invalid-spec", "priority"),
     Case("beyond 64 bits", SUBMIT, b'{"priority": %d}' % HUGE, 422, "invalid-spec", "priority"),
     Case("a bad duration", SUBMIT, job(timeLimit="soon"), 422, "invalid-spec", "timeLimit"),
+    Case("a duration of digits", SUBMIT, job(timeLimit="1" * 60_000), 422, "invalid-spec", "timeLimit"),
+    Case("a duration of a megabyte", SUBMIT, job(timeLimit="1" * 2**20), 422, "invalid-spec", "timeLimit"),
+    Case("a duration of many parts", SUBMIT, job(stopGrace="0s" * 500_000), 422, "invalid-spec", "stopGrace"),
+    Case("a quantity of a megabyte", SUBMIT, job(cpu="1" * 2**20), 422, "invalid-spec"),
+    Case("a queue of slashes", SUBMIT, job(queue="/" * 2**20), 422, "invalid-spec", "queue"),
     Case("a bad label", SUBMIT, job(labels={"a": "b c"}), 422, "invalid-spec"),
     Case("a long name", SUBMIT, job("n" * 25), 422, "invalid-spec", "name"),
     Case("two templates", SUBMIT, role(podTemplate={}), 422, "invalid-spec", "roles[0]"),
@@ -168,12 +174,17 @@ STEERING = [
     Case("change that is a list", "PATCH /v1/jobs/{waiting}", [], 422, "invalid-spec"),
     Case("bulk of nothing", BULK, {"filter": {}}, 422, "invalid-parameter"),
     Case("bulk without filter", BULK, {}, 422, "invalid-spec", "filter"),
+    Case("bulk of a long name", BULK, {"filter": {"name": "*" * 101}}, 422, "invalid-spec", "filter.name"),
     Case("bulk of no state", BULK, {"filter": {"states": ["lost"]}}, 422, "invalid-parameter"),
     Case("bulk of no queue", BULK, {"filter": {"queue": "none"}}, 422, "unknown-queue"),
     Case("bulk with a NUL", BULK, {"filter": {"name": "\0"}}, 422, "invalid-spec"),
     Case("bulk with a patch", BULK, {"filter": {"name": "a"}, "patch": {"priority": 1}}, 422, "invalid-spec"),
     Case("no patch", "POST /v1/jobs/reprioritise", {"filter": {"name": "*"}}, 422, "invalid-spec"),
     Case("a foreign cursor", "GET /v1/jobs?cursor=abc", None, 400, "bad-cursor"),
+    Case("a cursor of a large number", f"GET /v1/jobs?cursor={make_cursor(2**63)}", None, 400, "bad-cursor"),
+    Case("a cursor of a page", f"GET /v1/jobs?cursor={'Y' * 4000}", None, 400, "bad-cursor"),
+    Case("an id of a page", f"GET /v1/jobs/{'a-' * 2000}", None, 404, "bad-id"),
+    Case("many labels", "GET /v1/jobs?" + "&".join(f"label=k{n}=v" for n in range(21)), None, 422, "invalid-parameter"),
     Case("a cursor of no text", "GET /v1/jobs?cursor=%ff%00", None, 400, "bad-cursor"),
     Case("no limit", "GET /v1/jobs?limit=0", None, 422, "invalid-parameter", "limit"),
     Case("a high limit", "GET /v1/jobs?limit=1001", None, 422, "invalid-parameter", "limit"),

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from trainmaster.protocol.durations import Duration, format_duration, parse_duration
+from trainmaster.protocol import durations
+from trainmaster.protocol.durations import MOST_CHARACTERS, Duration, format_duration, parse_duration
 
 READ = {
     "500ms": 0.5,
@@ -42,8 +43,38 @@ def test_this_is_a_duration(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 def test_this_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a duration|ten years"):
+    with pytest.raises(ValueError, match=r"not a duration|ten years|at most 32 characters"):
         parse_duration(text)
+
+
+LONG = {
+    "digits": "1" * 60_000,
+    "many that are durations": "0s" * 8_000_000,
+    "one part too many": "0s" * (MOST_CHARACTERS // 2) + "0s",
+    "a megabyte of minutes": "1m" * 500_000,
+    "points": "1." * 500_000,
+    "digits in front of a unit": "0" * 1_000_000 + "s",
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_long_texts_are_refused_unread_and_leave_nothing_behind(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: str) -> float:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(durations, "_seconds", read)
+    with pytest.raises(ValueError, match="at most 32 characters"):
+        parse_duration(text)
+
+
+@given(st.text("0123456789.smhd", max_size=64) | st.text(max_size=64))
+def test_any_text_is_a_duration_of_at_most_ten_years_or_is_refused(text: str) -> None:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return
+    assert 0 <= seconds <= 315_360_000
+    assert len(text) <= MOST_CHARACTERS
 
 
 WRITTEN = {

@@ -45,6 +45,13 @@ def test_every_suffix_that_is_read_is_the_one_that_is_written(suffix: str) -> No
     assert job_id(name, key) == f"bert-{suffix}"
 
 
+def test_a_long_text_is_no_id_and_is_not_told_whole() -> None:
+    for parse in (parse_job_id, parse_run_id):
+        with pytest.raises(BadIdError) as refused:
+            parse("a-" * 500_000)
+        assert len(str(refused.value)) < 200
+
+
 @given(st.text(max_size=40))
 def test_any_text_is_an_id_or_a_bad_id(text: str) -> None:
     for parse in (parse_job_id, parse_run_id):

@@ -50,6 +50,7 @@ def test_a_value_is_written_as_in_json_and_never_read_again(value: Any, text: st
 WRONG: dict[str, tuple[list[Any], str, str]] = {
     "no mapping": (["a"], "parameters[0]", "must be a mapping"),
     "no parameter": ([{}], "parameters[0]", "must be a mapping"),
+    "a name of a megabyte": ([{"a" * 2**20: 1}] * 60, "parameters[0]", "at most 63"),
     "a bad name": ([{"l r": 1}], "parameters[0].l r", "a name has letters"),
     "a name that is used nowhere": ([{"a": 1, "b": 1}], "parameters[0].b", "has ${b}"),
     "a set that lacks one": ([{"a": 1}, {}], "parameters[1]", "exactly the parameters a"),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from trainmaster.protocol import quantities
 from trainmaster.protocol.quantities import (
     Quantity,
     format_apart,
@@ -163,3 +164,23 @@ def test_numbers_of_yaml_are_quantities_and_truth_values_are_not() -> None:
     for wrong in refused:
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)
+
+
+@pytest.mark.parametrize("text", ["1" * 2**20, "1." * 2**19, "9" * 65, "1" * 60 + "Gi" * 500_000])
+def test_long_texts_are_refused_unread_and_told_in_short(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: str, *, is_cpu: bool) -> int:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(quantities, "_amount", read)
+    with pytest.raises(ValueError, match="at most 64 characters") as refused:
+        parse_quantity("cpu" * 1000, text)
+    assert len(str(refused.value)) < 300
+
+
+@given(st.text("0123456789.+-eEkMGTPEinum", max_size=80), st.sampled_from(["cpu", "memory", "x" * 400]))
+def test_any_text_is_a_quantity_within_bounds_or_is_refused(text: str, resource: str) -> None:
+    try:
+        amount = parse_quantity(resource, text)
+    except ValueError:
+        return
+    assert 0 <= amount <= 2**62

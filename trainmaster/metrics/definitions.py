@@ -52,6 +52,7 @@ http_request_seconds = BOOK.histogram(
     buckets=_SHORT,
 )
 http_bodies_refused = BOOK.counter("http_bodies_refused", "Requests refused because their body was too large.", _API)
+parsers_killed = BOOK.counter("parsers_killed", "Large submissions given up because checking them took too long.", _API)
 reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
     reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see the rise to a first value

@@ -55,8 +55,8 @@ Name40 = Annotated[str, _name_check(40, "a name")]
 
 
 def _path_check(value: str) -> str:
-    parts = value.split("/")
-    if not value or len(value) > 200 or len(parts) > 10:
+    parts = value.split("/") if len(value) <= 200 else []
+    if not value or not 1 <= len(parts) <= 10:
         raise ValueError("a queue path has 1 to 10 parts joined by '/' and at most 200 characters")
     for part in parts:
         body = part.replace("-", "a").replace("_", "a")

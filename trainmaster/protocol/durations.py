@@ -6,18 +6,29 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
+MOST_CHARACTERS = 32
+"""Of a duration as text. Its length is checked before anything else is done with it."""
+_WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST = 10 * 365 * 86400.0
 
 
-@lru_cache(maxsize=4096)
 def parse_duration(text: str) -> float:
-    """Seconds meant by ``text``. Raises ValueError when it is no duration or above ten years."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    """Return the seconds meant by ``text``.
+
+    Raises ValueError when it is no duration, has more than 32 characters or is above ten years.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"a duration has at most {MOST_CHARACTERS} characters, this one has {len(text)}")
+    return _seconds(text)
+
+
+@lru_cache(maxsize=4096)
+def _seconds(text: str) -> float:
+    if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration; write for example 500ms, 30s, 10m, 1h30m or 2d")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
     if seconds > _MOST:
         raise ValueError(f"{text!r} is longer than ten years")
     return seconds

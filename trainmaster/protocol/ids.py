@@ -14,6 +14,8 @@ _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _SHORT_BITS, _LONG_BITS = 35, 45
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,22}[a-z0-9])?")
 _ATTEMPT = re.compile(r"r[1-9][0-9]{0,4}")
+_LONGEST = 64
+"""Of a text that may be an id; longer ones are refused unread."""
 _ROUND_KEYS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F)
 
 
@@ -60,6 +62,8 @@ def job_id(name: str, key: int) -> str:
 
 def parse_job_id(text: str) -> tuple[str, int]:
     """Name and key of a job id. Raises BadIdError when the text was never an id."""
+    if len(text) > _LONGEST:
+        raise BadIdError(f"{text[:_LONGEST]!r}... is not a job id; a job id looks like bert-7k2p9xq")
     name, dash, suffix = text.rpartition("-")
     bits = {_SHORT_BITS // 5: _SHORT_BITS, _LONG_BITS // 5: _LONG_BITS}.get(len(suffix))
     if not dash or not _NAME.fullmatch(name) or bits is None or any(letter not in _VALUE for letter in suffix):
@@ -80,6 +84,8 @@ def run_id(job: str, attempt: int) -> str:
 
 def parse_run_id(text: str) -> RunRef:
     """Job key and attempt of a run id. Raises BadIdError."""
+    if len(text) > _LONGEST:
+        raise BadIdError(f"{text[:_LONGEST]!r}... is not a run id; a run id looks like bert-7k2p9xq-r1")
     job, dash, tail = text.rpartition("-")
     if not dash or not _ATTEMPT.fullmatch(tail):
         raise BadIdError(f"{text!r} is not a run id; a run id looks like bert-7k2p9xq-r1")

@@ -16,6 +16,7 @@ from trainmaster.protocol.errors import Mistake
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _LONGEST_VALUE = 4096
+_LONGEST_NAME = 63
 _MOST_NAMES = 64
 _LONGEST_TEXT = 32_768
 _LONGEST_SPEC = 262_144
@@ -27,6 +28,9 @@ def check_sets(sets: Sequence[Any], spec: dict[str, Any]) -> tuple[list[bytes], 
     if not isinstance(sets[0], dict) or not sets[0]:
         return [], [Mistake(path="parameters[0]", message="must be a mapping of at least one parameter to its value")]
     names = sets[0].keys()
+    if max(map(len, names)) > _LONGEST_NAME:
+        message = f"a name has at most {_LONGEST_NAME} characters"
+        return [], [Mistake(path="parameters[0]", message=message)]
     if len(names) > _MOST_NAMES:
         message = f"has {len(names)} parameters, at most {_MOST_NAMES} are allowed"
         return [], [Mistake(path="parameters[0]", message=message)]

@@ -34,31 +34,38 @@ _SUFFIX = {
 }
 _MOST = 2**62
 _LONGEST = 64
+_NOT_ONE = "is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
 _EXACT = Context(prec=2 * _LONGEST, rounding=ROUND_CEILING)
 """Enough digits that nothing is rounded before the end, where it is rounded up."""
 
 
-@lru_cache(maxsize=4096)
 def parse_quantity(resource: str, text: str) -> int:
     """The amount that ``text`` means for ``resource``, in that resource's unit, rounded up.
 
-    Raises ValueError for text that is no quantity, is negative, or is beyond 2**62 units.
+    Raises ValueError for text that is no quantity, is longer than 64 characters, is negative, or is beyond 2**62 units.
     """
-    match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    if len(text) > _LONGEST:
+        raise ValueError(f"{text[:_LONGEST]!r}... {_NOT_ONE}; it has at most {_LONGEST} characters")
+    amount = _amount(text, is_cpu=resource == "cpu")
+    if amount > _MOST:
+        raise ValueError(f"{text!r} is too large for a quantity of {resource[:_LONGEST]}")
+    return amount
+
+
+@lru_cache(maxsize=4096)
+def _amount(text: str, *, is_cpu: bool) -> int:
+    """The amount of a short text; of one beyond 2**62 units, only that it is."""
+    match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(
-            f"{text[:_LONGEST]!r} is not a Kubernetes quantity; write a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi"
-        )
+        raise ValueError(f"{text!r} {_NOT_ONE}")
     number, suffix, exponent = match.groups()
     value = _EXACT.multiply(Decimal(number), _SUFFIX.get(suffix or "", Decimal(1)))
     if exponent:
         value = _EXACT.scaleb(value, int(exponent))
     if value < 0:
         raise ValueError(f"{text!r} is negative; a quantity is 0 or more")
-    scaled = _EXACT.scaleb(value, 3) if resource == "cpu" else value
-    if scaled > _MOST:
-        raise ValueError(f"{text!r} is too large for a quantity of {resource}")
-    return int(_EXACT.to_integral_value(scaled))
+    scaled = _EXACT.scaleb(value, 3) if is_cpu else value
+    return _MOST + 1 if scaled > _MOST else int(_EXACT.to_integral_value(scaled))
 
 
 def format_quantity(resource: str, amount: int) -> str:

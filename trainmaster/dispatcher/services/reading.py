@@ -20,6 +20,7 @@ from trainmaster.protocol.states import HoldCause, JobState, RunState
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
 
 MOST_PER_PAGE = 1000
+_LONGEST_CURSOR = 64
 
 
 def read_cursor(text: str | None) -> int | None:
@@ -27,10 +28,13 @@ def read_cursor(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        head, _, key = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition(":")
-        if head != "before":
+        if len(text) > _LONGEST_CURSOR:
+            raise ValueError(f"{len(text)} characters")
+        head, _, digits = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition(":")
+        key = int(digits)
+        if head != "before" or not 0 <= key < 2**63:
             raise ValueError(head)
-        return int(key)
+        return key
     except ValueError as error:
         raise ProblemError(Code.BAD_CURSOR, "the cursor is not one that this API gave out") from error
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster.dispatcher.services.stores import Stores
@@ -51,10 +51,10 @@ class BulkFilter(Strict):
     """Which jobs a bulk action means; all conditions must hold, and there must be one."""
 
     queue: QueuePath | None = None
-    states: tuple[str, ...] = ()
-    name: str | None = None
+    states: Annotated[tuple[Annotated[str, StringConstraints(max_length=40)], ...], Field(max_length=40)] = ()
+    name: Annotated[str, StringConstraints(max_length=100)] | None = None
     priority_class: Name40 | None = None
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=20)] = Field(default_factory=dict)
     cluster: Name40 | None = None
 
 
