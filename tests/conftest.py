@@ -23,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.waiting import eventually
 from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
 from trainmaster.dispatcher.api.app import make_app
+from trainmaster.dispatcher.http_connections import server_config
 from trainmaster.dispatcher.scheduler.loop import Scheduler
 from trainmaster.dispatcher.services.bootstrap import make_local_installation
 from trainmaster.dispatcher.services.settings import Settings
@@ -257,7 +258,7 @@ async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = _Server(uvicorn.Config(make_app(settings), log_config=None, access_log=False, lifespan="on"))
+        server = _Server(server_config(make_app(settings), settings.connection_bounds, lifespan="on"))
         serving = asyncio.create_task(server.serve([listener]))
         stores = Stores.open(settings)
         stop = asyncio.Event()

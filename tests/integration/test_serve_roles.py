@@ -14,6 +14,7 @@ from tests.conftest import ADMIN_KEY, FakeAgent, Service, job
 from tests.waiting import eventually
 from trainmaster.dispatcher.api.app import make_app
 from trainmaster.dispatcher.api.audience import Audience
+from trainmaster.dispatcher.http_connections import server_config
 from trainmaster.protocol.states import RunState
 
 Serve = Callable[[Audience], AbstractAsyncContextManager[httpx.AsyncClient]]
@@ -29,7 +30,7 @@ def serve(service: Service) -> Serve:
             listener.bind(("127.0.0.1", 0))
             listener.listen(16)
             app = make_app(service.settings, audience)
-            server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
+            server = uvicorn.Server(server_config(app, service.settings.connection_bounds, lifespan="on"))
             serving = asyncio.create_task(server.serve([listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             headers = {"Authorization": f"Bearer {ADMIN_KEY}"}

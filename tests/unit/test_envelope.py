@@ -5,10 +5,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import orjson
-import pytest
 
 from tests.waiting import eventually
-from trainmaster.dispatcher.api import asgi
 from trainmaster.dispatcher.api.asgi import Envelope
 from trainmaster.protocol.errors import ProblemError
 
@@ -24,11 +22,9 @@ class Call:
         *pieces: bytes,
         length: int | None = None,
         path: str = "/v1/jobs",
-        stalls: bool = False,
     ) -> None:
         self._envelope = envelope
         self._path = path
-        self._stalls = stalls
         self._pieces = list(pieces)
         self._headers = [] if length is None else [(b"content-length", str(length).encode())]
         self.sent: list[Message] = []
@@ -41,7 +37,7 @@ class Call:
         if not self._pieces:
             await asyncio.Event().wait()
         body = self._pieces.pop(0)
-        return {"type": "http.request", "body": body, "more_body": bool(self._pieces) or self._stalls}
+        return {"type": "http.request", "body": body, "more_body": bool(self._pieces)}
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
@@ -102,13 +98,6 @@ async def test_bodies_at_once_are_bounded_and_room_comes_back() -> None:
     again = Call(envelope, b"x" * 100 * KIB, length=100 * KIB)
     await again.run()
     assert again.sent[0]["status"] == 200
-
-
-async def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "_BODY_SECONDS", 0.01)
-    app = App()
-    await Call(Envelope(app, largest_body=100, most_at_once=1000), b"x", stalls=True).run()
-    assert [error.code.value for error in app.refused] == ["too-busy"]
 
 
 async def test_a_body_that_says_to_be_too_large_is_not_read() -> None:

@@ -145,18 +145,16 @@ def serve(
     import uvicorn
 
     from trainmaster.dispatcher.api.app import make_app
+    from trainmaster.dispatcher.http_connections import fit_open_files, server_config
 
-    config = uvicorn.Config(
+    config = server_config(
         make_app(settings, audience),
+        fit_open_files(settings.connection_bounds),
         host=host,
         port=port,
-        log_config=None,
-        access_log=False,
         loop="uvloop",
-        http="httptools",
         lifespan="on",
         timeout_graceful_shutdown=2,
-        timeout_keep_alive=75,
         backlog=2048,
     )
     # uvicorn raises the signal once more when it has ended all calls; whoever stopped the process shall see success.

@@ -53,6 +53,12 @@ http_request_seconds = BOOK.histogram(
 )
 http_bodies_refused = BOOK.counter("http_bodies_refused", "Requests refused because their body was too large.", _API)
 parsers_killed = BOOK.counter("parsers_killed", "Large submissions given up because checking them took too long.", _API)
+http_connections = BOOK.gauge("http_connections", "Connections that are open, as counted each second.", _API)
+http_connections_ended = BOOK.counter(
+    "http_connections_ended", "Connections ended because they broke a bound, by which.", _API, labels=("reason",)
+)
+for _reason in ("silent", "header", "header-bytes", "body", "unread-answer", "too-many", "evicted"):
+    http_connections_ended.labels(_reason)
 reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
     reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see the rise to a first value

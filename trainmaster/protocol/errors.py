@@ -39,6 +39,9 @@ class Code(StrEnum):
     CLUSTER_IN_CONTACT = "cluster-in-contact"
     IDEMPOTENCY_MISMATCH = "idempotency-key-reused"
     BODY_TOO_LARGE = "body-too-large"
+    HEADER_TOO_LARGE = "header-too-large"
+    REQUEST_TIMEOUT = "request-timeout"
+    TOO_MANY_REQUESTS = "too-many-requests"
     QUEUE_FULL = "queue-full"
     QUEUE_CLOSED = "queue-closed"
     TOO_BUSY = "too-busy"
@@ -79,6 +82,9 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.CLUSTER_IN_CONTACT: (409, "The cluster's agent is in contact"),
     Code.IDEMPOTENCY_MISMATCH: (422, "The idempotency key was used with another body"),
     Code.BODY_TOO_LARGE: (413, "The body is too large"),
+    Code.HEADER_TOO_LARGE: (431, "The header is too large"),
+    Code.REQUEST_TIMEOUT: (408, "The request took too long to arrive"),
+    Code.TOO_MANY_REQUESTS: (429, "The API key or the address asks for too much at once"),
     Code.QUEUE_FULL: (429, "The queue holds as many jobs as it may"),
     Code.QUEUE_CLOSED: (409, "The queue takes no jobs"),
     Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),

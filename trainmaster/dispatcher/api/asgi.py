@@ -1,6 +1,5 @@
 """A pure ASGI layer around the application: request ids, a limit on bodies, the access log."""
 
-import asyncio
 import logging
 import secrets
 import time
@@ -29,8 +28,6 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 _AGENTS = "/agent/"
 _SMALL_BODY = 65_536
-_BODY_SECONDS = 30.0
-"""Longest wait for the next piece of a body."""
 
 
 class Envelope:
@@ -94,7 +91,6 @@ class _Body:
         self._is_agents = scope["path"].startswith(_AGENTS)
         self._read = 0
         self._reserved = 0
-        self._is_whole = False
 
     def has_room(self, size: int) -> bool:
         """Reserve so many bytes for it; whether all bodies together stay within what may be held at once."""
@@ -108,14 +104,13 @@ class _Body:
         self._envelope.held -= self._reserved
 
     async def receive(self) -> Message:
-        """The next message. Raises ProblemError for a body that is too large, too slow, or one too many."""
-        try:
-            message = await (self._receive() if self._is_whole else asyncio.wait_for(self._receive(), _BODY_SECONDS))
-        except TimeoutError as error:
-            raise ProblemError(Code.TOO_BUSY, "the body came too slowly; try again", retry_after=1.0) from error
+        """The next message. Raises ProblemError for a body that is too large, or one too many.
+
+        Bodies that come too slowly are the connection's to end; see ``http_connections``.
+        """
+        message = await self._receive()
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
-            self._is_whole = not message.get("more_body", False)
             if self._read > self._envelope.largest:
                 raise self._envelope.too_large()
             if not self.has_room(self._read):

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trainmaster.dispatcher.domain.burst_policies import policy_of
+from trainmaster.dispatcher.http_connections import server_config
 from trainmaster.dispatcher.scheduling.place import ledger_of, place_of, usage_of
 from trainmaster.dispatcher.scheduling.preview import preview, statuses
 from trainmaster.dispatcher.scheduling.quota import Ledger
@@ -204,10 +205,9 @@ async def serving(
     """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
     host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
     with _listener(host, settings.scheduler_read_port) as listener:
-        config = uvicorn.Config(
+        config = server_config(
             make_reads(look, secret, deciding, changing),
-            log_config=None,
-            access_log=False,
+            settings.connection_bounds,
             lifespan="off",
             loop="none",
             log_level="warning",

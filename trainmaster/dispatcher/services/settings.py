@@ -5,6 +5,7 @@ from ipaddress import ip_network
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from trainmaster.dispatcher.domain.connection_bounds import ConnectionBounds
 from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster.protocol.durations import Duration, parse_duration
 
@@ -49,6 +50,21 @@ class Settings(BaseSettings):
     largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Of all requests that are being read and answered; more are told to come again."""
+    largest_header_bytes: int = Field(default=64 * 1024, ge=8 * 1024, le=1024 * 1024)
+    header_seconds: float = Field(default=15.0, ge=0.1, le=600)
+    """For the whole header of a request, and for the first byte of a connection."""
+    body_seconds: float = Field(default=30.0, ge=0.1, le=3600)
+    body_bytes_per_second: int = Field(default=4096, ge=1)
+    """A body may take ``body_seconds`` and, beyond that, the time at this rate of what has come."""
+    whole_body_seconds: float = Field(default=600.0, ge=0.1, le=86_400)
+    unread_answer_seconds: float = Field(default=60.0, ge=0.1, le=3600)
+    """How long a peer may leave an answer unread that does not fit into the connection's buffers."""
+    keep_alive_seconds: float = Field(default=75.0, ge=1, le=3600)
+    most_connections: int = Field(default=10_000, ge=10)
+    most_connections_per_address: int = Field(default=0, ge=0)
+    """0: no bound, as many agents and users may share an address. Trusted proxies have none."""
+    trusted_proxies: str = ""
+    """Addresses and CIDRs, with commas between, whose X-Forwarded-For says who calls."""
     inline_body_bytes: int = Field(default=64 * 1024, ge=0)
     """Bodies above this are parsed in a process of their own, so that no agent's call waits for them."""
     most_jobs_per_call: int = Field(default=10_000, ge=1)
@@ -94,7 +110,7 @@ class Settings(BaseSettings):
             raise ValueError(f"each secret has at least {_SHORTEST_SECRET} characters")
         return value
 
-    @field_validator("webhook_allow_networks")
+    @field_validator("webhook_allow_networks", "trusted_proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:
         for item in _listed(value):
@@ -108,6 +124,21 @@ class Settings(BaseSettings):
         if parse_duration(value) < parse_duration(least):
             raise ValueError(f"at least {least}")
         return value
+
+    @property
+    def connection_bounds(self) -> ConnectionBounds:
+        return ConnectionBounds(
+            header_bytes=self.largest_header_bytes,
+            header_seconds=self.header_seconds,
+            body_seconds=self.body_seconds,
+            body_bytes_per_second=self.body_bytes_per_second,
+            whole_body_seconds=self.whole_body_seconds,
+            unread_answer_seconds=self.unread_answer_seconds,
+            keep_alive_seconds=self.keep_alive_seconds,
+            most=self.most_connections,
+            most_per_address=self.most_connections_per_address,
+            trusted_proxies=_listed(self.trusted_proxies),
+        )
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:

@@ -1,0 +1,98 @@
+"""A real api process under floods of connections: its memory stays bounded, it goes on, and others are answered meanwhile."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.waiting import eventually_sync
+from trainmaster.cli.embedded import free_port, wait_for_port
+
+MIB = 1024 * 1024
+SILENT = 3_000
+
+
+@dataclass
+class Api:
+    process: "subprocess.Popen[bytes]"
+    port: int
+
+    @property
+    def rss(self) -> int:
+        """Its resident memory in bytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), 60)
+
+    def is_well(self) -> bool:
+        """Whether a newcomer is answered, in seconds and not in minutes."""
+        began = time.monotonic()
+        answer = httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=60)
+        return answer.status_code == 200 and self.process.poll() is None and time.monotonic() - began < 20
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    port = free_port()
+    environment = os.environ | {
+        "DATABASE_URL": database_url,
+        "TRAINMASTER_HEADER_SECONDS": "6",
+        "TRAINMASTER_BODY_SECONDS": "6",
+    }
+    environment.pop("REDIS_URL", None)
+    command = [sys.executable, "-m", "trainmaster.cli.main", "serve", "--port", str(port), "--plain-logs"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_port(port, process, 60, "the api")
+        yield Api(process, port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_endless_headers_take_no_memory_and_hold_nobody_up(api: Api) -> None:
+    before = api.rss
+    sent = 0
+    for _ in range(4):
+        with api.connect() as peer, contextlib.suppress(ConnectionError):
+            peer.sendall(b"GET /v1/jobs HTTP/1.1\r\nhost: x\r\nx: ")
+            for _ in range(100):
+                peer.sendall(b"x" * MIB)
+                sent += MIB
+    assert sent < 40 * MIB, "it was cut off"
+    assert api.is_well()
+    assert api.rss - before < 30 * MIB
+
+
+def test_thousands_of_silent_and_half_connections_are_let_go(api: Api) -> None:
+    before = api.rss
+    starts = (
+        b"",
+        b"GET /v1/jobs HTTP/1.1\r\nx: ",
+        b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n{",
+    )
+    peers = [api.connect() for _ in range(SILENT)]
+    for number, peer in enumerate(peers):
+        peer.sendall(starts[number % len(starts)])
+    assert api.is_well()
+    assert api.rss - before < 150 * MIB
+
+    def are_gone() -> bool:
+        held = Path(f"/proc/{api.process.pid}/fd")
+        return len(list(held.iterdir())) < SILENT / 10
+
+    eventually_sync(are_gone, 15)
+    assert api.is_well()
+    assert api.rss - before < 150 * MIB
+    for peer in peers:
+        peer.close()
