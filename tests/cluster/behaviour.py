@@ -10,6 +10,7 @@
     stubborn                                  runs until it is killed, after the grace period (137)
     hang                                      as on a node that is cut off: its end is never confirmed
     image-error, config-error                 never starts
+    no-such-command                           the runtime cannot execute the command (StartError, 128)
 
 ``fail-first TIMES CODE`` exits with CODE until the variable TRAINMASTER_RESTARTS has come to TIMES, and succeeds then.
 
@@ -45,6 +46,7 @@ class End(StrEnum):
     HANG = "hang"
     IMAGE_ERROR = "image-error"
     CONFIG_ERROR = "config-error"
+    NO_SUCH_COMMAND = "no-such-command"
 
     @property
     def has_number(self) -> bool:
@@ -66,6 +68,9 @@ class Exit:
 
     code: int
     reason: str
+    message: str = ""
+    never_began: bool = False
+    """The runtime could not execute the command: then the start is told to have been in 1970."""
 
     @classmethod
     def of(cls, code: int) -> "Exit":
@@ -74,6 +79,15 @@ class Exit:
 
 KILLED = Exit.of(137)
 OUT_OF_MEMORY = Exit(137, "OOMKilled")
+CRASHED = Exit(255, "Unknown")
+"""What containerd says of a container that ran when its machine went down."""
+NO_SUCH_COMMAND = Exit(
+    128,
+    "StartError",
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
+    'container process: error during container init: exec: "/opt/none": stat /opt/none: no such file or directory: unknown',
+    never_began=True,
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +112,8 @@ class Behaviour:
                 return Exit.of(128 + self.number)
             case End.OOM:
                 return OUT_OF_MEMORY
+            case End.NO_SUCH_COMMAND:
+                return NO_SUCH_COMMAND
         return None
 
 

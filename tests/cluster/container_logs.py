@@ -1,6 +1,7 @@
 """The kubelet's HTTPS port, as far as logs go: what ``kubectl logs`` asks for through the API server."""
 
 import asyncio
+import hashlib
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -44,11 +45,18 @@ class LogServer:
         query = request.query
         if query.get("previous") == "true":
             raise web.HTTPBadRequest(text=f"previous terminated container {container.name} not found")
+        if container.is_lost():
+            # With status 200, as if the program had said it.
+            identity = hashlib.sha256(f"{names['pod']}-{container.number}".encode()).hexdigest()
+            return web.Response(text=f"unable to retrieve container logs for containerd://{identity}")
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         left = int(query.get("limitBytes", 2**62))
         at = _first_line(container, query.get("tailLines"), _since(query.get("sinceTime"), query.get("sinceSeconds")))
         while left > 0:
+            if container.is_lost() and request.transport is not None:
+                request.transport.abort()
+                break
             over = container.exit is not None or query.get("follow") != "true"  # looked at before the lines are
             for when, line in container.log[at:]:
                 stamp = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ ") if query.get("timestamps") == "true" else ""

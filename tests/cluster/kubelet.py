@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from tests.cluster.api import ApiError
-from tests.cluster.behaviour import KILLED
+from tests.cluster.behaviour import CRASHED, KILLED, NO_SUCH_COMMAND
 from tests.cluster.container_logs import LogServer
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import LEASES, Shape, conditions, lease, node_object, node_path
-from tests.cluster.pod_status import lost_patch, status_patch
+from tests.cluster.pod_status import lost_patch, never_ran_patch, status_patch
 from tests.cluster.programs import exit_of
 from tests.cluster.sandbox import Container, Life, Sandbox, Selector, chosen
 
@@ -39,6 +40,9 @@ class Kubelet:
         self._awake: dict[str, asyncio.Event] = {}
         """By node: cleared while the node is frozen."""
         self._unready: set[str] = set()
+        self._down: set[str] = set()
+        self._crashed: list[Sandbox] = []
+        """Pods that ran on machines that have gone down."""
         self._gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_pod: dict[str, list[asyncio.Task[None]]] = {}
@@ -100,6 +104,32 @@ class Kubelet:
     def thaw(self, *nodes: str) -> None:
         for node in nodes or list(self._awake):
             self._awake[node].set()
+
+    def crash(self, *nodes: str) -> None:
+        """These machines go down: their containers end, and nobody says so. The control plane finds out by their leases."""
+        for node in nodes:
+            self._awake[node].clear()
+            self._down.add(node)
+            for pod in [pod for pod in self._pods.values() if pod.node == node and pod.life is not None]:
+                if pod.ended:
+                    continue
+                for task in self._of_pod.pop(pod.uid, ()):
+                    task.cancel()
+                for container in pod.containers:
+                    if container.exit is None:
+                        pod.end(container, CRASHED)
+                    container.lost = True
+                self._living.pop(pod.uid, None)
+                self._crashed.append(pod)
+
+    def boot(self, *nodes: str) -> None:
+        """Crashed machines come up again, and their kubelets find what is left of their pods."""
+        for node in nodes:
+            self._down.discard(node)
+            self._awake[node].set()
+        for pod in [pod for pod in self._crashed if pod.node in nodes]:
+            self._crashed.remove(pod)
+            self._of_pod[pod.uid] = [self._spawn(self._bury(pod, lost=True))]
 
     def write_log(self, namespace: str, pod: str, text: str, container: str | None = None) -> None:
         """Add lines to the log of a pod's container, the first unless one is named."""
@@ -250,13 +280,25 @@ class Kubelet:
     async def _live(self, pod: Sandbox) -> None:
         await self._awake[pod.node].wait()
         if not pod.deleted.is_set() and pod.waiting_reason is None:
-            await self._run(pod)
+            if all(one.behaviour.at_once == NO_SUCH_COMMAND for one in pod.containers):
+                await self._fail_to_start(pod)
+            else:
+                await self._run(pod)
         elif not pod.deleted.is_set():
             await self._report(pod, status_patch(pod))
             await self._reap(pod)
             if pod.overdue:
                 await self._report(pod, status_patch(pod))
+        if pod.life is None and not pod.overdue and not pod.forced:
+            await self._report(pod, never_ran_patch(pod))
         await self._bury(pod)
+
+    async def _fail_to_start(self, pod: Sandbox) -> None:
+        """The runtime cannot execute the command: the pod never runs."""
+        pod.begin()
+        for container in pod.containers:
+            pod.end(container, NO_SUCH_COMMAND)
+        await self._report(pod, status_patch(pod))
 
     async def _run(self, pod: Sandbox) -> None:
         life = pod.begin()
@@ -330,6 +372,8 @@ class Kubelet:
 
     def _container(self, namespace: str, pod: str, container: str) -> Container | None:
         sandbox = self._by_name.get((namespace, pod))
+        if sandbox is not None and sandbox.node in self._down:
+            raise web.HTTPInternalServerError(text="dial tcp: connect: no route to host")
         return next((one for one in sandbox.containers if one.name == container), None) if sandbox else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

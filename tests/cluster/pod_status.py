@@ -1,8 +1,10 @@
 """The status a kubelet writes for a pod, as patches of the ``status`` subresource."""
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.cluster.behaviour import CRASHED
 from tests.cluster.sandbox import Container, Sandbox
 
 
@@ -16,9 +18,39 @@ def status_patch(pod: Sandbox) -> dict[str, Any]:
 
 
 def lost_patch(pod: Sandbox) -> dict[str, Any]:
-    """For a pod that was started by a kubelet whose books are lost, as after a machine came up anew."""
-    lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
-    containers = [_container_status(pod, one) | {"state": lost} for one in pod.containers]
+    """For a pod that ran when its machine went down, as its kubelet reports it once the machine is up: exit code 255, Unknown."""
+    now = rfc3339(datetime.now(UTC))
+    containers = [
+        _container_status(pod, one)
+        | {
+            "ready": False,
+            "started": False,
+            "containerID": _container_id(pod, one),
+            "state": {
+                "terminated": {
+                    "exitCode": CRASHED.code,
+                    "reason": CRASHED.reason,
+                    "startedAt": rfc3339(one.started) if one.started else now,
+                    "finishedAt": now,
+                    "containerID": _container_id(pod, one),
+                }
+            },
+        }
+        for one in pod.containers
+    ]
+    return {"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "containerStatuses": containers}}
+
+
+def never_ran_patch(pod: Sandbox) -> dict[str, Any]:
+    """For a pod that was deleted before its containers began: the kubelet makes up an end, without a time."""
+    ended = {
+        "exitCode": 137,
+        "reason": "ContainerStatusUnknown",
+        "message": "The container could not be located when the pod was terminated",
+        "startedAt": None,
+        "finishedAt": None,
+    }
+    containers = [_container_status(pod, one) | {"state": {"terminated": ended}} for one in pod.containers]
     return {"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "containerStatuses": containers}}
 
 
@@ -88,11 +120,13 @@ def _state(pod: Sandbox, container: Container) -> dict[str, Any]:
         return {"waiting": {"reason": reason, "message": f"{reason}: {container.image}"}}
     if container.exit is None or container.ended is None:
         return {"running": {"startedAt": rfc3339(container.started)}}
+    message = {"message": container.exit.message} if container.exit.message else {}
     return {
         "terminated": {
             "exitCode": container.exit.code,
             "reason": container.exit.reason,
-            "startedAt": rfc3339(container.started),
+            **message,
+            "startedAt": "1970-01-01T00:00:00Z" if container.exit.never_began else rfc3339(container.started),
             "finishedAt": rfc3339(container.ended),
             "containerID": _container_id(pod, container),
         }
@@ -108,4 +142,4 @@ def _init_status(pod: Sandbox, container: Container) -> dict[str, Any]:
 
 
 def _container_id(pod: Sandbox, container: Container) -> str:
-    return f"sim://{pod.uid}-{container.number}"
+    return f"containerd://{hashlib.sha256(f'{pod.uid}-{container.number}'.encode()).hexdigest()}"

@@ -63,7 +63,13 @@ class Container:
     started: datetime | None = None
     ended: datetime | None = None
     exit: Exit | None = None
+    lost: bool = False
+    """Its machine went down while it ran: its kubelet finds no trace of it."""
     log: list[tuple[datetime, str]] = field(default_factory=list)
+
+    def is_lost(self) -> bool:
+        """Looked at anew each time: machines go down while their output is read."""
+        return self.lost
 
     def write(self, text: str) -> None:
         self.log.extend((datetime.now(UTC), line) for line in text.splitlines())

@@ -1,5 +1,6 @@
 """What a simulated container does, and the statuses that a kubelet reports of it."""
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -7,10 +8,18 @@ from tests.fake_kube.objects import Object, now, rfc3339, set_condition
 
 SIGTERM_CODE = 143
 SIGKILL_CODE = 137
+NO_SUCH_COMMAND = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start "
+    'container process: error during container init: exec: "/opt/none": stat /opt/none: no such file or directory: unknown'
+)
 _NEVER_STARTS = {
-    "image-error": ("ImagePullBackOff", "Back-off pulling image"),
-    "config-error": ("CreateContainerConfigError", "configmap not found"),
+    "image-error": (
+        "ImagePullBackOff",
+        'Back-off pulling image "sim": ErrImagePull: failed to pull and unpack image "docker.io/library/sim": not found',
+    ),
+    "config-error": ("CreateContainerConfigError", 'configmap "settings" not found'),
 }
+_NEVER = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,9 @@ class Exit:
     code: int
     signal: int | None = None
     reason: str = ""
+    message: str = ""
+    never_began: bool = False
+    """The runtime could not execute the command: then the start is told to have been in 1970."""
 
     @property
     def told(self) -> str:
@@ -67,6 +79,8 @@ class Script:
                 return Exit(128 + int(self.argument), int(self.argument))
             case "oom":
                 return Exit(SIGKILL_CODE, 9, "OOMKilled")
+            case "no-such-command":
+                return Exit(128, None, "StartError", NO_SUCH_COMMAND, never_began=True)
             case _:
                 return None
 
@@ -101,15 +115,44 @@ def report_running(pod: Object, address: str, began: datetime) -> None:
 
 def report_ended(pod: Object, how: Exit, began: datetime) -> None:
     """All containers have ended; those beside the first ended well."""
+    _report_taken(pod)
     pod["status"]["phase"] = "Succeeded" if how.code == 0 else "Failed"
-    moments = {"startedAt": rfc3339(began), "finishedAt": rfc3339(now())}
+    moments = {"startedAt": _NEVER if how.never_began else rfc3339(began), "finishedAt": rfc3339(now())}
     _report_containers(pod, {"terminated": {"exitCode": 0, "reason": "Completed", **moments}}, ready=False)
     first = {"exitCode": how.code, "reason": how.told, **moments}
-    if how.signal is not None:
-        first["signal"] = how.signal
+    if how.message:
+        first["message"] = how.message
     pod["status"]["containerStatuses"][0]["state"] = {"terminated": first}
     for kind in ("ContainersReady", "Ready"):
         set_condition(pod["status"], kind, "False", "PodCompleted" if how.code == 0 else "PodFailed")
+
+
+def report_crashed(pod: Object, began: datetime) -> None:
+    """What a kubelet finds after its machine went down and came up again: containerd knows that they ran, and no more."""
+    pod["status"]["phase"] = "Failed"
+    ended = {"exitCode": 255, "reason": "Unknown", "startedAt": rfc3339(began), "finishedAt": rfc3339(now())}
+    _report_containers(pod, {"terminated": ended}, ready=False)
+    for kind in ("ContainersReady", "Ready"):
+        set_condition(pod["status"], kind, "False", "PodFailed")
+
+
+def report_never_ran(pod: Object) -> None:
+    """A pod was deleted before its containers began: the kubelet makes up an end, without a time."""
+    pod["status"]["phase"] = "Failed"
+    message = "The container could not be located when the pod was terminated"
+    _report_containers(
+        pod,
+        {
+            "terminated": {
+                "exitCode": SIGKILL_CODE,
+                "reason": "ContainerStatusUnknown",
+                "message": message,
+                "startedAt": None,
+                "finishedAt": None,
+            }
+        },
+        ready=False,
+    )
 
 
 def report_deadline(pod: Object) -> None:
@@ -119,6 +162,10 @@ def report_deadline(pod: Object) -> None:
         "reason": "DeadlineExceeded",
         "message": "Pod was active on the node longer than the specified deadline",
     }
+
+
+def container_id(uid: str, container: str) -> str:
+    return f"containerd://{hashlib.sha256(f'{uid}/{container}'.encode()).hexdigest()}"
 
 
 def _report_taken(pod: Object) -> None:
@@ -134,7 +181,7 @@ def _report_containers(pod: Object, state: Object, *, ready: bool) -> None:
             "name": container["name"],
             "image": container.get("image", ""),
             "imageID": "",
-            "containerID": f"fake://{pod['metadata']['uid']}/{container['name']}" if "waiting" not in state else "",
+            "containerID": container_id(pod["metadata"]["uid"], container["name"]) if "waiting" not in state else "",
             "state": dict(state),
             "lastState": {},
             "ready": ready,

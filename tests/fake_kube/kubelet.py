@@ -40,6 +40,8 @@ class _Life:
     script: Script
     taken: float
     running: bool = False
+    crashed: bool = False
+    """It ran when its node went down."""
     began: datetime = field(default_factory=now)
     told_to_stop: float | None = None
     kill: asyncio.TimerHandle | None = None
@@ -57,6 +59,8 @@ class Kubelet:
 
     def __init__(self, store: Store, verbs: Verbs, logs: Logs) -> None:
         self.nodes: set[str] = set()
+        self.down: set[str] = set()
+        """Nodes that have crashed: nothing of them runs or reports."""
         self.starts: list[Start] = []
         self._store = store
         self._verbs = verbs
@@ -84,6 +88,43 @@ class Kubelet:
         pods = [self._store.get(life.key) for life in self._lives.values() if life.running]
         return [pod for pod in pods if pod is not None]
 
+    def crash(self, node: str) -> None:
+        """The machine stands still: its containers end, and nobody says so."""
+        self.down.add(node)
+        self._logs.silent.add(node)
+        for life in list(self._lives.values()):
+            pod = self._store.peek(life.key)
+            if pod is not None and node_of(pod) == node:
+                life.cancel()
+                life.crashed, life.running = life.running, False
+                if life.crashed:
+                    self._logs.lose(life.uid)
+
+    def boot(self, node: str) -> None:
+        """The machine is up again, and its kubelet looks at what the API server says of its pods."""
+        self.down.discard(node)
+        self._logs.silent.discard(node)
+        loop = asyncio.get_running_loop()
+        for key, pod in self._store.scan(PODS.id).items():
+            if node_of(pod) != node or is_finished(pod):
+                continue
+            uid = pod["metadata"]["uid"]
+            life = self._lives.get(uid)
+            if life is None:
+                life = self._lives[uid] = _Life(key, uid, Script.of(pod), loop.time())
+                loop.call_soon(self._start, life)
+            elif life.crashed:
+                loop.call_soon(self._find_crashed, life)
+                continue
+            if is_deleting(pod):
+                loop.call_soon(self._stop, life)
+
+    def _find_crashed(self, life: _Life) -> None:
+        self._report(life, lambda one: containers.report_crashed(one, life.began))
+        pod = self._current(life)
+        if pod is not None and is_deleting(pod):
+            self._let_go(life)
+
     def _follow(self, change: Change) -> None:
         if change.key.resource != PODS.id:
             return
@@ -94,6 +135,8 @@ class Kubelet:
                 life.cancel()
                 del self._lives[uid]
             self._logs.drop(uid)
+        elif node_of(pod) in self.down:
+            return
         elif life is not None:
             self._set_deadline(life, pod)
             if is_deleting(pod):
@@ -107,11 +150,18 @@ class Kubelet:
 
     def _start(self, life: _Life) -> None:
         pod = self._current(life)
-        if pod is None or is_deleting(pod):
+        if pod is None or is_deleting(pod) or node_of(pod) in self.down:
             return
         self._set_deadline(life, pod)
         if life.script.never_starts:
             self._report(life, lambda one: containers.report_waiting(one, life.script))
+            return
+        unstarted = life.script.exit_at_once
+        if unstarted is not None and unstarted.never_began:
+            for container in pod["spec"]["containers"]:
+                self._logs.open(life.uid, container["name"])
+                self._logs.end(life.uid, container["name"])
+            self._report(life, lambda one: containers.report_ended(one, unstarted, life.began))
             return
         life.running, life.began = True, now()
         self.starts.append(Start(life.key.namespace, life.key.name, life.uid, node_of(pod), life.began))
@@ -134,9 +184,11 @@ class Kubelet:
     def _stop(self, life: _Life) -> None:
         """SIGTERM, and SIGKILL once the grace is over, which a later deletion may have shortened."""
         pod = self._current(life)
-        if pod is None:
+        if pod is None or node_of(pod) in self.down:
             return
         if not life.running:
+            if not is_finished(pod):
+                self._report(life, containers.report_never_ran)
             self._let_go(life)
             return
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from tests.fake_kube.containers import container_id
 from tests.fake_kube.errors import ApiError
 from tests.fake_kube.objects import Object, node_of, now, parse_time, rfc3339_nano
 
@@ -13,6 +14,9 @@ from tests.fake_kube.objects import Object, node_of, now, parse_time, rfc3339_na
 class _Log:
     lines: list[tuple[datetime, bytes]] = field(default_factory=list)
     ended: bool = False
+    cut: bool = False
+    """Whoever follows loses the connection."""
+    lost: bool = False
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self) -> None:
@@ -25,6 +29,8 @@ class Logs:
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, str], _Log] = {}
+        self.silent: set[str] = set()
+        """Nodes whose kubelet does not answer."""
 
     def open(self, uid: str, container: str) -> None:
         """The container runs: from now on its log can be read."""
@@ -48,18 +54,37 @@ class Logs:
             self.end(*key)
             del self._logs[key]
 
+    def lose(self, uid: str) -> None:
+        """The machine went down: readers are cut off, and from now on its kubelet knows nothing of these containers."""
+        for (of, _), log in self._logs.items():
+            if of == uid:
+                log.cut = log.lost = True
+                log.wake()
+
     def read(self, pod: Object, options: Mapping[str, str]) -> AsyncIterator[bytes]:
         """Lines of one container as asked for (follow, tailLines, limitBytes, timestamps, sinceTime, sinceSeconds).
 
-        Raises ApiError 400 for a container that is not there, is not named though there are several, or did not start.
+        Raises ApiError 400 for a container that is not there, is not named though there are several, or did not start, and 500
+        for a node that is silent.
         """
         name, container = pod["metadata"]["name"], _container(pod, options.get("container", ""))
+        if node_of(pod) in self.silent:
+            raise ApiError(
+                500, f'Get "https://{node_of(pod)}:10250/containerLogs/": dial tcp: connect: no route to host'
+            )
         log = self._logs.get((pod["metadata"]["uid"], container))
         if log is None and node_of(pod):
             raise ApiError(
                 400, f'container "{container}" in pod "{name}" is waiting to start: {_waiting(pod, container)}'
             )
+        if log is not None and log.lost:
+            return _unable(pod, container)
         return _follow(log or _Log(ended=True), _since(options), options)
+
+
+async def _unable(pod: Object, container: str) -> AsyncIterator[bytes]:
+    """What a kubelet answers for a container that it no longer finds: with status 200, as if the program had said it."""
+    yield f"unable to retrieve container logs for {container_id(pod['metadata']['uid'], container)}".encode()
 
 
 async def _follow(log: _Log, since: datetime | None, options: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -80,6 +105,8 @@ async def _follow(log: _Log, since: datetime | None, options: Mapping[str, str])
                 if left <= 0:
                     return
         position = max(position, len(log.lines))
+        if log.cut:
+            raise ConnectionResetError("the node is gone")
         if ended or not follows:
             return
         await grown.wait()

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.fake_kube.deletion import Options
 from tests.fake_kube.kubelet import Kubelet, Start
-from tests.fake_kube.objects import Object, node_of, now, rfc3339
+from tests.fake_kube.objects import Object, copied, is_finished, node_of, now, rfc3339, set_condition
 from tests.fake_kube.resources import NODES, PODS
 from tests.fake_kube.scheduler import Scheduler
 from tests.fake_kube.server import FakeKube
@@ -20,7 +20,7 @@ class FakeNodes:
     Pods' first containers behave by their command, ``["sim", WORD]`` or ``["sim", WORD, ARGUMENT]``: ``succeed``,
     ``exit CODE``, ``signal NUMBER``, ``oom``, ``run`` (for ever; 143 when deleted), ``stubborn`` (137 when its grace is
     over), ``peaceful`` (0 when deleted), ``sleep SECONDS``, ``gate NAME``, ``print TEXT``, ``image-error``,
-    ``config-error``. Any other command is ``run``.
+    ``config-error``, ``no-such-command``. Any other command is ``run``.
     """
 
     def __init__(self, server: FakeKube) -> None:
@@ -64,6 +64,49 @@ class FakeNodes:
         for key, pod in self._server.store.scan(PODS.id).items():
             if node_of(pod) == name:
                 deletion.delete(PODS, key.namespace, key.name, Options(grace=0))
+
+    def set_ready(self, name: str, status: str, reason: str, message: str = "") -> None:
+        """Say of a node that it is ready (``True``), not (``False``), or that it is silent (``Unknown``)."""
+        key = Key(*NODES.id, "", name)
+        node = self._server.store.get(key)
+        if node is None:
+            raise KeyError(name)
+        node["status"]["conditions"] = [
+            {
+                "type": "Ready",
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": rfc3339(now()),
+            }
+        ]
+        self._server.store.update(key, node)
+
+    def crash_node(self, name: str) -> None:
+        """The machine goes down, and the control plane has noticed that its kubelet is silent."""
+        self._kubelet.crash(name)
+        self.set_ready(name, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+
+    def boot_node(self, name: str) -> None:
+        """The machine comes up again, and its kubelet finds what is left of its pods."""
+        self.set_ready(name, "True", "KubeletReady")
+        self._kubelet.boot(name)
+
+    def evict_from(self, name: str) -> None:
+        """Delete the pods of a silent node, as the control plane does after their toleration; they are there until it answers."""
+        for key, pod in self._server.store.scan(PODS.id).items():
+            if node_of(pod) == name and not is_finished(pod):
+                marked = copied(pod)
+                reason = "DeletionByTaintManager"
+                set_condition(
+                    marked["status"],
+                    "DisruptionTarget",
+                    "True",
+                    reason,
+                    "Taint manager: deleting due to NoExecute taint",
+                )
+                self._server.store.update(key, marked)
+                self._server.verbs.deletion.delete(PODS, key.namespace, key.name, Options())
 
     def open_gate(self, name: str) -> None:
         """Let ``["sim", "gate", NAME]`` succeed, now and from now on."""

@@ -31,7 +31,7 @@ from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, 
 from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
 from trainmaster.agent.runtime.kubernetes.record import Record
 from trainmaster.agent.runtime.port import RuntimeAwayError
-from trainmaster.protocol.states import RunState
+from trainmaster.protocol.states import FailureCategory, RunState
 
 RACK = "topology.example.com/rack"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}
@@ -72,6 +72,71 @@ def starts(nodes: FakeNodes, name: str) -> int:
 async def delete_pod(lab: KubeLab, name: str, grace: int = 1) -> None:
     """As a person does; with no grace the pod is gone at once, and nobody sees it end."""
     await lab.api.delete(PODS, NAMESPACE, name, grace=grace)
+
+
+async def until_started(nodes: FakeNodes, name: str, times: int) -> None:
+    await eventually(lambda: starts(nodes, name) >= times, f"start number {times} of {name}")
+
+
+# -- nodes that go down
+
+
+async def test_a_crashed_node_is_not_blamed_on_the_program(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.crash_node(node)
+    nodes.boot_node(node)
+    status = await until_over(lab, A)
+    assert status.state is RunState.FAILED
+    assert status.end is not None
+    assert (status.end.category, status.end.exit_code) == (FailureCategory.NODE_LOST, None)
+    assert f"node {node}" in status.message
+    assert (status.members[0].exit_code, status.members[0].signal) == (None, None)
+
+
+async def test_a_member_whose_role_restarts_comes_again_after_its_node_has_crashed(
+    lab: KubeLab, nodes: FakeNodes
+) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER})))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.crash_node(node)
+    nodes.boot_node(node)
+    await until_started(nodes, f"{A}-worker-0", 2)
+    status = await until(lab, A, lambda one: one.members[0].state == "running")
+    assert (status.state, status.members[0].restarts) == (RunState.RUNNING, 0)
+
+
+async def test_a_member_on_a_silent_node_counts_until_its_end_is_certain(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER})))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.crash_node(node)
+    nodes.evict_from(node)
+    await until(lab, A, lambda status: status.state is RunState.RUNNING)
+    assert starts(nodes, f"{A}-worker-0") == 1, "another copy might run beside the first one"
+    nodes.boot_node(node)
+    await until_started(nodes, f"{A}-worker-0", 2)
+
+
+async def test_a_command_that_does_not_exist_fails_the_run_at_once(lab: KubeLab, nodes: FakeNodes) -> None:
+    run = start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER}))
+    run.spec["roles"][0]["template"]["command"] = ["sim", "no-such-command"]
+    await lab.runtime.start(run)
+    status = await until_over(lab, A)
+    assert status.state is RunState.FAILED
+    assert status.end is not None
+    assert status.end.category is FailureCategory.CONFIG
+    assert "no such file or directory" in status.message
+    assert status.members[0].restarts == 0
+
+
+async def test_members_that_never_started_are_not_shown_as_killed(lab: KubeLab) -> None:
+    run = start_run(lab, A, Part(RUNS))
+    run.spec["roles"][0]["template"]["command"] = ["sim", "image-error"]
+    await lab.runtime.start(run)
+    status = await until_over(lab, A)
+    assert status.end is not None
+    assert status.end.category is FailureCategory.IMAGE
+    assert (status.members[0].state, status.members[0].signal) == ("stopped", None)
 
 
 # -- opening and closing

@@ -779,8 +779,8 @@ class TestKubelet:
             (("sleep", "0.05"), "Succeeded", {"exitCode": 0, "reason": "Completed"}),
             (("exit", "7"), "Failed", {"exitCode": 7, "reason": "Error"}),
             (("exit", "0"), "Succeeded", {"exitCode": 0, "reason": "Completed"}),
-            (("signal", "9"), "Failed", {"exitCode": 137, "signal": 9, "reason": "Error"}),
-            (("oom",), "Failed", {"exitCode": 137, "signal": 9, "reason": "OOMKilled"}),
+            (("signal", "9"), "Failed", {"exitCode": 137, "reason": "Error"}),
+            (("oom",), "Failed", {"exitCode": 137, "reason": "OOMKilled"}),
         ],
     )
     async def test_containers_end_as_told(
@@ -841,6 +841,58 @@ class TestKubelet:
         await client.delete(f"{PODS}/b", {"gracePeriodSeconds": 0})
         await client.get(f"{PODS}/b", 404)
         assert nodes.living() == []
+
+    async def test_a_command_that_does_not_exist_never_runs_and_says_why(
+        self, client: Client, nodes: FakeNodes
+    ) -> None:
+        await client.post(PODS, pod("a", "no-such-command"))
+        await self._until(client, "a", "Failed")
+        told = exit_of(await client.get(f"{PODS}/a"))
+        assert (told["exitCode"], told["reason"], told["startedAt"]) == (128, "StartError", "1970-01-01T00:00:00Z")
+        assert told["message"].endswith("no such file or directory: unknown")
+        assert nodes.starts == []
+
+    async def test_a_crashed_node_is_silent_until_it_is_up_again_and_then_knows_little(
+        self, client: Client, nodes: FakeNodes
+    ) -> None:
+        await client.post(PODS, pod("a", "run"))
+        await self._until(client, "a", "Running")
+        nodes.write_log("default", "a", "said before")
+        nodes.crash_node("n1")
+        nodes.evict_from("n1")
+        held = await client.get(f"{PODS}/a")
+        assert (held["status"]["phase"], "deletionTimestamp" in held["metadata"]) == ("Running", True)
+        assert condition(held, "DisruptionTarget")["reason"] == "DeletionByTaintManager"
+        assert nodes.living() == []
+        await client.get(f"{PODS}/a/log", 500)
+        watching = await client.watch(PODS, f"resourceVersion={client.kube.store.version}")
+        nodes.boot_node("n1")
+        events = [await watching.next() for _ in range(3)]
+        assert [one["type"] for one in events] == ["MODIFIED", "MODIFIED", "DELETED"]
+        told = exit_of(events[0]["object"])
+        assert (told["exitCode"], told["reason"]) == (255, "Unknown")
+
+    async def test_output_from_before_a_crash_is_gone_and_the_kubelet_says_so_as_if_it_were_output(
+        self, client: Client, nodes: FakeNodes
+    ) -> None:
+        await client.post(PODS, pod("a", "run"))
+        await self._until(client, "a", "Running")
+        nodes.write_log("default", "a", "said before")
+        nodes.crash_node("n1")
+        nodes.boot_node("n1")
+        await self._until(client, "a", "Failed")
+        said = await client.get(f"{PODS}/a/log")
+        assert said.startswith("unable to retrieve container logs for containerd://")
+
+    async def test_a_pod_deleted_before_it_began_is_told_an_end_that_was_none(self, client: Client) -> None:
+        await client.post(PODS, pod("a", "image-error"))
+        await self._until(client, "a", "Pending")
+        watching = await client.watch(PODS, f"resourceVersion={client.kube.store.version}")
+        await client.delete(f"{PODS}/a", {"gracePeriodSeconds": 30})
+        while (event := await watching.next())["type"] != "DELETED":
+            last = event["object"]
+        told = exit_of(last)
+        assert (told["exitCode"], told["reason"], told["startedAt"]) == (137, "ContainerStatusUnknown", None)
 
     async def test_gates_open_once_for_all(self, client: Client, nodes: FakeNodes) -> None:
         await client.post(PODS, pod("a", "gate", "x"))

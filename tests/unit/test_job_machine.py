@@ -150,6 +150,43 @@ SETTLED: dict[str, tuple[Job, RunEnding, Retries, Job]] = {
         NEVER,
         Job(JobState.FAILED, attempt=1, losses=3, message="lost 3 times while the cluster stayed up"),
     ),
+    "a lost node queues the job and uses no retry": (
+        RUNNING,
+        failed(FailureCategory.NODE_LOST, message="node n3 crashed"),
+        NEVER,
+        Job(JobState.QUEUED, attempt=1, losses=1, message="node n3 crashed"),
+    ),
+    "a lost node is no matter of the retry policy at first": (
+        RUNNING._replace(losses=1),
+        failed(FailureCategory.NODE_LOST, message="node n3 crashed"),
+        Retries(limit=1, categories=(FailureCategory.EXIT,)),
+        Job(JobState.QUEUED, attempt=1, losses=2, message="node n3 crashed"),
+    ),
+    "a job that loses its nodes again and again has failed": (
+        RUNNING._replace(losses=LOSSES_WHILE_UP - 1),
+        failed(FailureCategory.NODE_LOST, message="node n3 crashed"),
+        NEVER,
+        Job(
+            JobState.FAILED,
+            attempt=1,
+            losses=3,
+            message="lost 3 times while the cluster stayed up; node n3 crashed",
+        ),
+    ),
+    "after many lost nodes the retry policy decides": (
+        RUNNING._replace(losses=LOSSES_WHILE_UP),
+        failed(FailureCategory.NODE_LOST),
+        TWICE,
+        Job(
+            JobState.HELD,
+            HoldCause.BACK_OFF,
+            NOW + 2,
+            attempt=1,
+            retries_used=1,
+            losses=4,
+            message="lost 4 times while the cluster stayed up",
+        ),
+    ),
     "losses with the cluster never become a failure": (
         RUNNING._replace(losses=LOSSES_WHILE_UP),
         lost(up=False),

@@ -61,6 +61,11 @@ def pods(*sights: PodSight) -> dict[Member, PodSight]:
     return {(one.role, one.index): one for one in sights}
 
 
+NO_SUCH_FILE = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    'unable to start container process: error during container init: exec: "/opt/train": '
+    "stat /opt/train: no such file or directory: unknown"
+)
 ALL_RUN = (pod(0), pod(1), pod(2))
 RESTART_MEMBER = {"memberFailure": {"action": "restartMember", "limit": 2, "backOff": "10s"}}
 RESTART_GANG = {"memberFailure": {"action": "restartGang", "limit": 2, "backOff": "10s"}}
@@ -176,6 +181,24 @@ CASES: dict[str, Case] = {
         ends=RunState.FAILED,
         category=FailureCategory.NODE_LOST,
     ),
+    "a crashed node is not blamed on the program": (
+        Case(
+            (pod(0), pod(1, "failed", reason="Unknown"), pod(2)),
+            ends=RunState.FAILED,
+            category=FailureCategory.NODE_LOST,
+            words="node node-0, or its container runtime, crashed under worker-1",
+        )
+    ),
+    "a container that its kubelet does not find went with its node": Case(
+        (pod(0), pod(1, "failed", reason="ContainerStatusUnknown"), pod(2)),
+        ends=RunState.FAILED,
+        category=FailureCategory.NODE_LOST,
+    ),
+    "a member of a role whose members restart comes again after its node has crashed, and no restart is counted": Case(
+        (pod(0), pod(1, "failed", reason="Unknown"), pod(2)),
+        spec=RESTART_MEMBER,
+        written={"again": {"worker-1": (NOW, "u1")}, "restarts": {}},
+    ),
     "a succeeded member that somebody removes later has succeeded": Case(
         (pod(0), pod(2)), Progress(created=True, done=["worker-1"]), state=RunState.RUNNING
     ),
@@ -190,6 +213,20 @@ CASES: dict[str, Case] = {
         (pod(0), failed(1), pod(2)),
         spec=RESTART_MEMBER,
         written={"again": {"worker-1": (NOW + 10, "u1")}, "restarts": {"worker-1": 1}},
+    ),
+    "a command that cannot be started fails the run, whatever the job says of restarts": Case(
+        (pod(0), pod(1, "failed", reason="StartError", message=NO_SUCH_FILE), pod(2)),
+        spec=RESTART_MEMBER,
+        ends=RunState.FAILED,
+        category=FailureCategory.CONFIG,
+        words="the command of worker-1 could not be started: failed to create containerd task",
+    ),
+    "the last words of the runtime are told": Case(
+        (pod(0), pod(1, "failed", reason="StartError", message=NO_SUCH_FILE), pod(2)),
+        spec=RESTART_GANG,
+        ends=RunState.FAILED,
+        category=FailureCategory.CONFIG,
+        words="no such file or directory",
     ),
     "a member that has failed too often fails the run": Case(
         (pod(0), failed(1), pod(2)),

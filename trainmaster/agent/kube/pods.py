@@ -16,6 +16,14 @@ LABEL_ROUND = "trainmaster.dev/round"
 
 _FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
 
+UNSEEN_ENDS = frozenset(("Unknown", "ContainerStatusUnknown"))
+"""Reasons of containers whose end nobody saw: containerd's after a crash of the node or of itself (with exit code 255), and the
+kubelet's for a container that it does not find (with 137)."""
+START_FAILURES = frozenset(("StartError", "ContainerCannotRun"))
+"""Reasons of containers whose command the runtime could not execute; the message is the runtime's."""
+_NO_EXIT_CODE = UNSEEN_ENDS | START_FAILURES
+"""Here the exit code is made up: no process ended with it."""
+
 Stage = Literal["gated", "waiting", "bound", "running", "succeeded", "failed"]
 
 
@@ -90,7 +98,9 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         exit_code = 0
     elif phase == "Failed":
         stage = "failed"
-        ended = next((one for one in containers if _failed(one)), None)
+        failed = [one for one in containers if _failed(one)]
+        seen = (one for one in failed if one["state"]["terminated"].get("reason") not in UNSEEN_ENDS)
+        ended = next(seen, failed[0] if failed else None)
         if ended is not None:
             exit_code, signal = _end(ended["state"]["terminated"])
             reason = reason or str(ended["state"]["terminated"].get("reason") or "")
@@ -153,7 +163,9 @@ def _failed(container: Mapping[str, Any]) -> bool:
 
 
 def _end(ended: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Exit code and signal, of which one is known. A shell's 128 + n stands for signal n, as container runtimes have it."""
+    """Exit code and signal, of which at most one is known. A shell's 128 + n stands for signal n, as container runtimes have it."""
+    if ended.get("reason") in _NO_EXIT_CODE:
+        return None, None
     code = int(ended.get("exitCode") or 0)
     if ended.get("signal"):
         return None, int(ended["signal"])
@@ -169,7 +181,7 @@ def _started_at(containers: list[Mapping[str, Any]], stage: Stage) -> float | No
     for one in containers:
         state = one.get("state") or {}
         at = moment((state.get("running") or state.get("terminated") or {}).get("startedAt"))
-        if at is not None:
+        if at:  # a container that could not be started says 1970
             times.append(at)
     return max(times, default=None)
 

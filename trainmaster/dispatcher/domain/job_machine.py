@@ -10,7 +10,7 @@ A cancel or suspend of a job with a live run is a wish until the run has ended: 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trainmaster.protocol.durations import parse_duration
@@ -21,7 +21,7 @@ from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, Ru
 RETURNS_IN_A_ROW = 5
 """So many returned runs without one that started make a job unplaceable."""
 LOSSES_WHILE_UP = 3
-"""So many losses on clusters that stayed reachable count as a failure."""
+"""From this loss on, lost runs on clusters that stayed reachable, and lost nodes, count as failures."""
 _COOL_DOWN_SECONDS = 30.0
 _MOST_COOL_DOWN_SECONDS = 600.0
 
@@ -119,6 +119,8 @@ def _settle(job: Job, ending: RunEnding, retries: Retries, now: float) -> Settle
             return _returned(job._replace(returns=job.returns + 1), ending)
         case RunState.LOST:
             return Settled(_lost(job, ending))
+        case RunState.FAILED if ending.category is FailureCategory.NODE_LOST:
+            return Settled(_node_lost(job, ending, retries, now))
         case RunState.FAILED:
             return Settled(_failed(job, ending, retries, now))
         case _:
@@ -142,6 +144,16 @@ def _lost(job: Job, ending: RunEnding) -> Job:
         message = f"lost {losses} times while the cluster stayed up{told}"
         return job.moved(JobState.FAILED)._replace(message=message)
     return job.moved(JobState.QUEUED)._replace(message=ending.message or "lost")
+
+
+def _node_lost(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:
+    """Queue the job again: a node that crashes is not the job's fault. Where it goes on, the job may be what crashes them."""
+    losses = job.losses + 1
+    job = job._replace(losses=losses)
+    if losses < LOSSES_WHILE_UP:
+        return job.moved(JobState.QUEUED)._replace(message=ending.message or "its node was lost")
+    told = f"; {ending.message}" if ending.message else ""
+    return _failed(job, replace(ending, message=f"lost {losses} times while the cluster stayed up{told}"), retries, now)
 
 
 def _failed(job: Job, ending: RunEnding, retries: Retries, now: float) -> Job:

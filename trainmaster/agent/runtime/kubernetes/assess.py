@@ -12,7 +12,7 @@ from math import ceil
 
 from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.placement.port import GangState
-from trainmaster.agent.runtime.kubernetes.ends import HOPELESS, Failure, Loss, Refusal, classify, trouble
+from trainmaster.agent.runtime.kubernetes.ends import HOPELESS, Failure, Loss, Refusal, classify, shortened, trouble
 from trainmaster.agent.runtime.kubernetes.facts import Facts, Member
 from trainmaster.agent.runtime.kubernetes.record import Again, Progress, Verdict
 from trainmaster.protocol.agent import RunEnd
@@ -221,8 +221,8 @@ class _Look:
         policy = self.facts.roles[pod.role]
         name = f"{pod.role}-{pod.index}"
         action, limit = policy.failure.action, policy.failure.limit
-        if failure.end.category is FailureCategory.DEADLINE:
-            action = "failRun"
+        if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG):
+            action = "failRun"  # started again it would fail again
         if action == "restartMember" and restarts.get(name, 0) < limit:
             restarts[name] = restarts.get(name, 0) + 1
             again[name] = (self.now + policy.back_off, pod.uid)
@@ -275,7 +275,7 @@ class _Look:
         if self.now < until:
             self.wake_at.append(until)
             return None
-        words = f"{pod.role}-{pod.index} cannot start ({pod.reason}): {' '.join(pod.message.split())[:300]}"
+        words = f"{pod.role}-{pod.index} cannot start ({pod.reason}): {shortened(pod.message, 600)}"
         end = RunEnd(category=category, member=f"{pod.role}-{pod.index}", message=words)
         return self._end(RunState.FAILED, words, end)
 

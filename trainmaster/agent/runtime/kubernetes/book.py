@@ -9,6 +9,7 @@ from typing import Literal
 
 from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.runtime.kubernetes.assess import Assessment
+from trainmaster.agent.runtime.kubernetes.ends import shortened
 from trainmaster.agent.runtime.kubernetes.facts import Facts, Member
 from trainmaster.agent.runtime.kubernetes.manifests import Manifests
 from trainmaster.agent.runtime.kubernetes.record import Record
@@ -21,6 +22,7 @@ GroupOf = Callable[[str], str | None]
 _STRIDE = 16
 """Bits of a sequence number for changes within one term of the agent."""
 _LONGEST_MESSAGE = 1000
+_LONGEST_MEMBER_MESSAGE = 300
 UNLISTED = "unlisted"
 """The group of members whose node is in no group of the report, for example as it was cordoned."""
 
@@ -182,7 +184,7 @@ _MEMBER_STATES: dict[str, Literal["pending", "running", "succeeded", "failed"]] 
 
 def _member_words(pod: PodSight) -> str:
     words = f"{pod.reason}: {pod.message}" if pod.reason and pod.message else pod.reason or pod.message
-    return " ".join(words.split())[:200] if pod.stage != "succeeded" else ""
+    return shortened(words, _LONGEST_MEMBER_MESSAGE) if pod.stage != "succeeded" else ""
 
 
 def first_status(record: Record, term: int) -> RunStatus:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainmaster.agent.kube.pods import PodSight
+from trainmaster.agent.kube.pods import START_FAILURES, UNSEEN_ENDS, PodSight
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory
 
@@ -26,6 +26,8 @@ CONFIG_TROUBLE = frozenset(
     )
 )
 HOPELESS = frozenset(("InvalidImageName",))
+_RUNTIME_MESSAGE = 800
+"""Characters kept of a container runtime's message; the words that help, such as "no such file", are its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,13 @@ class Refusal:
 def classify(pod: PodSight) -> Loss | Failure | Refusal:
     """What became of a pod that has failed, or that somebody else has deleted."""
     name = f"{pod.role}-{pod.index}"
-    words = f": {_short(pod.message)}" if pod.message else ""
+    words = f": {shortened(pod.message)}" if pod.message else ""
     why = pod.disrupted or pod.reason
     if why in _NODE_LOST:
-        return Loss(f"the node of {name} was lost ({why}){words}", FailureCategory.NODE_LOST)
+        return Loss(f"node {pod.node} of {name} was lost ({why}){words}", FailureCategory.NODE_LOST)
+    if why in UNSEEN_ENDS:
+        message = f"node {pod.node}, or its container runtime, crashed under {name}: nobody saw how it ended ({why})"
+        return Loss(message, FailureCategory.NODE_LOST)
     if why in _TAKEN:
         return Loss(f"the cluster took {name} away ({why}){words}")
     if pod.reason == "Evicted" or pod.disrupted == "TerminationByKubelet":
@@ -68,6 +73,11 @@ def classify(pod: PodSight) -> Loss | Failure | Refusal:
         return Refusal(f"node {pod.node} did not take {name} ({pod.reason}){words}")
     if pod.reason == "DeadlineExceeded":
         return Failure(RunEnd(category=FailureCategory.DEADLINE, member=name, message=f"{name} ran past its deadline"))
+    if pod.reason in START_FAILURES:
+        message = (
+            f"the command of {name} could not be started: {shortened(pod.message or pod.reason, _RUNTIME_MESSAGE)}"
+        )
+        return Failure(RunEnd(category=FailureCategory.CONFIG, member=name, message=message))
     if pod.reason == "OOMKilled":
         message = f"{name} used more memory than it asked for"
         return Failure(RunEnd(category=FailureCategory.OOM, exit_code=pod.exit_code, member=name, message=message))
@@ -93,6 +103,10 @@ def trouble(pod: PodSight) -> FailureCategory | None:
     return FailureCategory.CONFIG if pod.reason in CONFIG_TROUBLE else None
 
 
-def _short(text: str, most: int = 300) -> str:
+def shortened(text: str, most: int = 300) -> str:
+    """Return the text as one line of at most ``most`` characters. What is too long loses its middle: causes stand at the end."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    if len(line) <= most:
+        return line
+    front = (most - 5) // 3
+    return f"{line[:front]} ... {line[-(most - 5 - front) :]}"

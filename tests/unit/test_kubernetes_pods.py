@@ -1,0 +1,97 @@
+"""What the agent sees in the statuses that kubelets write, as real ones (1.36, containerd) were seen to write them."""
+
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.kube.pods import PodSight, see
+from trainmaster.agent.runtime.kubernetes.ends import Failure, Loss, classify, shortened
+from trainmaster.protocol.states import FailureCategory
+
+
+def status(phase: str, *ended: dict[str, Any], **more: Any) -> dict[str, Any]:
+    containers = [{"name": f"c{number}", "state": {"terminated": one}} for number, one in enumerate(ended)]
+    return {"phase": phase, "containerStatuses": containers, **more}
+
+
+def seen(of: dict[str, Any], **metadata: Any) -> PodSight:
+    labels = {"trainmaster.dev/run": "a-r1", "trainmaster.dev/role": "worker", "trainmaster.dev/index": "1"}
+    pod = {
+        "metadata": {"name": "p", "namespace": "jobs", "uid": "u", "labels": labels, **metadata},
+        "spec": {"nodeName": "n3", "containers": [{"name": "main"}]},
+        "status": of,
+    }
+    sight = see(pod)
+    assert sight is not None
+    return sight
+
+
+CRASHED = {
+    "exitCode": 255,
+    "reason": "Unknown",
+    "startedAt": "2026-11-22T10:00:00Z",
+    "finishedAt": "2026-11-22T10:05:00Z",
+}
+NOT_FOUND = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+NO_COMMAND = {
+    "exitCode": 128,
+    "reason": "StartError",
+    "message": 'exec: "/opt/none": stat /opt/none: no such file or directory: unknown',
+    "startedAt": "1970-01-01T00:00:00Z",
+    "finishedAt": "2026-11-22T10:00:00Z",
+}
+EXITED = {"exitCode": 255, "reason": "Error", "startedAt": "2026-11-22T10:00:00Z", "finishedAt": "2026-11-22T10:05:00Z"}
+
+
+@pytest.mark.parametrize("ended", [CRASHED, NOT_FOUND], ids=["containerd", "kubelet"])
+def test_a_container_whose_end_nobody_saw_has_neither_exit_code_nor_signal_and_went_with_its_node(
+    ended: dict[str, Any],
+) -> None:
+    sight = seen(status("Failed", ended))
+    assert (sight.exit_code, sight.signal) == (None, None)
+    judged = classify(sight)
+    assert isinstance(judged, Loss)
+    assert judged.category is FailureCategory.NODE_LOST
+    assert "node n3" in judged.message
+
+
+def test_a_program_that_ends_with_255_has_failed_by_itself() -> None:
+    judged = classify(seen(status("Failed", EXITED)))
+    assert isinstance(judged, Failure)
+    assert (judged.end.category, judged.end.exit_code) == (FailureCategory.EXIT, 255)
+
+
+def test_where_one_container_failed_by_itself_that_is_what_is_told() -> None:
+    judged = classify(seen(status("Failed", CRASHED, EXITED)))
+    assert isinstance(judged, Failure)
+    assert judged.end.exit_code == 255
+
+
+def test_a_member_that_never_began_did_not_die_by_a_signal() -> None:
+    sight = seen(status("Failed", NOT_FOUND), deletionTimestamp="2026-11-22T10:00:00Z")
+    assert (sight.signal, sight.exit_code, sight.has_started) == (None, None, False)
+
+
+def test_a_command_that_cannot_be_started_is_a_mistake_of_the_job_with_the_runtimes_words() -> None:
+    sight = seen(status("Failed", NO_COMMAND))
+    assert not sight.has_started, "1970 is no time at which it started"
+    judged = classify(sight)
+    assert isinstance(judged, Failure)
+    assert (judged.end.category, judged.end.exit_code) == (FailureCategory.CONFIG, None)
+    assert "no such file or directory" in judged.end.message
+
+
+def test_an_evicted_member_is_evicted_though_its_container_was_not_found() -> None:
+    judged = classify(seen(status("Failed", NOT_FOUND, reason="Evicted", message="low on ephemeral-storage")))
+    assert isinstance(judged, Failure)
+    assert judged.end.category is FailureCategory.EVICTED
+
+
+@pytest.mark.parametrize("most", [20, 60, 100])
+def test_what_is_too_long_keeps_its_end(most: int) -> None:
+    text = "failed to create: " + "x" * 200 + " no such file"
+    short = shortened(text, most)
+    assert len(short) <= most
+    assert short.startswith("fail")
+    assert short.endswith("file")
+    assert shortened("two\nlines ", most) == "two lines"
