@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from tests.conformance.runtime_suite import (
     SUCCEEDS,
     WAITS_FOR_GATE,
     A,
+    B,
     Behaviour,
     Does,
     Part,
@@ -35,7 +38,7 @@ from tests.conformance.runtime_suite import (
 from trainmaster.agent.runtime.local import layout, processes, zygote
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.agent.runtime.local.runtime import LocalRuntime
-from trainmaster.agent.runtime.port import Runtime, RuntimeRefusedError
+from trainmaster.agent.runtime.port import Runtime, RuntimeAwayError, RuntimeRefusedError
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
@@ -652,3 +655,70 @@ def test_the_zygote_stays_light() -> None:
     )
     loaded = set(result.stdout.split())
     assert not loaded & {"asyncio", "pydantic", "socket", "subprocess", "threading", "inspect", "logging"}
+
+
+# An unexpected error while one run is handled
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [("books", "admit"), ("books", "make_plan"), ("room.Room", "find"), ("room.Room", "use")],
+    ids=lambda value: value,
+)
+async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
+    lab: LocalLab, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
+) -> None:
+    place = f"trainmaster.agent.runtime.local.{owner}.{name}"
+    original = pkgutil.resolve_name(place.replace(".room.Room", ".room:Room").replace(".books.", ".books:"))
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        if any(getattr(one, "name", "") == "odd" or _spec_name(one) == "odd" for one in args):
+            raise LookupError(f"an injected fault in {name}")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(place, broken)
+    await lab.local.start(start_run(lab, A, Part(SUCCEEDS)).model_copy(update={"spec": _named(lab, "odd")}))
+    await lab.local.start(start_run(lab, B, Part(SUCCEEDS)))
+    over = await until_over(lab, A)
+    assert (over.state, over.end and over.end.category) == (RunState.FAILED, FailureCategory.CONFIG)
+    assert f"LookupError: an injected fault in {name}" in over.message
+    assert (await until_over(lab, B)).state is RunState.SUCCEEDED
+    await lab.restart()
+    assert lab.local.held()[A].state is RunState.FAILED
+
+
+def _named(lab: LocalLab, name: str) -> dict[str, Any]:
+    return {**start_run(lab, A, Part(SUCCEEDS)).spec, "name": name}
+
+
+def _spec_name(value: Any) -> str:
+    start = getattr(getattr(value, "start", value), "spec", None)
+    return start.get("name", "") if isinstance(start, dict) else ""
+
+
+async def test_looks_go_on_after_one_that_raises(lab: LocalLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = lab.local._books.mind_clocks
+
+    def broken(lease: float | None) -> None:
+        calls.append(1)
+        if len(calls) <= 2:
+            raise LookupError("an injected fault")
+        original(lease)
+
+    monkeypatch.setattr(lab.local._books, "mind_clocks", broken)
+    await eventually(lambda: len(calls) > 3, "there are further looks")
+
+
+async def test_a_run_that_the_disk_does_not_take_is_asked_for_again(
+    lab: LocalLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lab.local._records, "create", full)
+    with pytest.raises(RuntimeAwayError, match="No space left on device"):
+        await lab.local.start(start_run(lab, A, Part(SUCCEEDS)))
+    monkeypatch.undo()
+    await lab.local.start(start_run(lab, A, Part(SUCCEEDS)))
+    assert (await until_over(lab, A)).state is RunState.SUCCEEDED

@@ -5,6 +5,7 @@ import codecs
 import logging
 from typing import Protocol
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.port import Runtime
 from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
@@ -77,6 +78,12 @@ class LogStreams:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, stream: OpenStream) -> None:
+        try:
+            await self._follow(stream)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("stream", error, run=stream.run)
+
+    async def _follow(self, stream: OpenStream) -> None:
         """Push what is there, then what comes, until the members are over or nobody follows."""
         offsets: dict[tuple[str, int], int] = {}
         last_push = 0.0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster import __version__
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster.agent.streams import LogStreams
 from trainmaster.agent.tails import Tails
@@ -35,7 +36,7 @@ from trainmaster.protocol.agent import (
 )
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.ids import parse_run_id
-from trainmaster.protocol.states import RunState, StopCause
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,9 @@ class Agent:
             except RuntimeAwayError as error:
                 log.warning("%s", error)
                 wait = pause
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain(once.__name__.strip("_"), error)
+                wait = pause
             await asyncio.sleep(min(wait, self._lease_seconds / 3) * random.uniform(0.7, 1.3))
             pause = min(pause * 2, _MOST_BACK_OFF)
 
@@ -218,11 +222,24 @@ class Agent:
         held = self._runtime.held()
         now = self._clock()
         news = [
-            _report(status, self._ended_ago(status, now))
+            self._report(status, now)
             for status in held.values()
             if self._full or self._acknowledged.get(status.run) != status.seq
         ]
         return [*news, *(report for run, report in self._not_here.items() if run not in held)]
+
+    def _report(self, status: RunStatus, now: float) -> RunReport:
+        try:
+            return _report(status, self._ended_ago(status, now))
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            words = contain("run-report", error, run=status.run)
+            return RunReport(
+                run=status.run,
+                generation=status.generation,
+                seq=status.seq,
+                state=status.state,
+                message=f"the agent cannot report more of it: {words}",
+            )
 
     def _ended_ago(self, status: RunStatus, now: float) -> float:
         """How many seconds ago a run was first seen to have ended; a dispatcher that is away hears of it late."""
@@ -235,7 +252,15 @@ class Agent:
         now = self._clock()
         if now - self._capacity_at < _CAPACITY_SECONDS and not self._send_capacity:
             return None
-        fresh = await self._runtime.capacity()
+        try:
+            fresh = await self._runtime.capacity()
+        except RuntimeAwayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            # The lease is renewed all the same: what runs here needs it, and the reason reaches whoever can mend it.
+            closed = f"the agent cannot tell what its cluster has: {contain('capacity', error)}"
+            known = self._capacity or CapacityReport(groups=(), runtime="", scheduler="")
+            fresh = known.model_copy(update={"closed": closed})
         self._capacity_at = now
         if fresh == self._capacity and not self._send_capacity:
             return None
@@ -263,7 +288,10 @@ class Agent:
             self._on_renewal(Renewal(margin, answer.lease_seconds, now - asked_at))
         self._lease_seconds = answer.lease_seconds
         self._lease_until = asked_at + answer.lease_seconds
-        await self._runtime.renew(asked_at)
+        try:
+            await self._runtime.renew(asked_at)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("renew", error)
         if request.capacity is not None:
             self._send_capacity = False
         self._send_capacity = self._send_capacity or answer.send_capacity
@@ -276,9 +304,16 @@ class Agent:
             self._acknowledged.pop(run, None)
             self._tails.forget(run)
             self._ended_at.pop(run, None)
-            await self._runtime.forget(run)
+            await self._forget(run)
         await self._meet_unknown(answer, asked_at)
         self._epoch = answer.epoch
+
+    async def _forget(self, run: str) -> None:
+        """Let the runtime forget an ended run; one that it cannot forget is reported, and settled, again."""
+        try:
+            await self._runtime.forget(run)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("forget", error, run=run)
 
     async def _meet_unknown(self, answer: SyncAnswer, asked_at: float) -> None:
         """Stop runs that the dispatcher does not know, after two agreeing answers one lease apart; never on a new epoch.
@@ -302,14 +337,16 @@ class Agent:
             if status.state.is_terminal:
                 self._tails.forget(run)
                 self._ended_at.pop(run, None)
-                await self._runtime.forget(run)
+                await self._forget(run)
                 continue
             since = self._unknown_since.setdefault(run, asked_at)
             if not self._epoch_is_new and asked_at - since >= answer.lease_seconds:
                 log.warning("stopping run %s, which the dispatcher does not know", run, extra={"run_id": run})
-                await self._runtime.stop(
-                    StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10)
-                )
+                order = StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10)
+                try:
+                    await self._runtime.stop(order)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("stop", error, run=run)
 
     async def _wait_for_news(self) -> None:
         """Until something changed or a third of the lease has passed. Changes close together are gathered."""
@@ -333,19 +370,20 @@ class Agent:
             await asyncio.sleep(_NO_LEASE_SECONDS)
             return
         answer = await self._dispatcher.desired(self._session, self._version, self._lease_seconds / 3)
-        for begin in range(0, len(answer.start), _STARTS_AT_ONCE):
-            if not self.has_lease():
-                return
-            await self._start(answer.start[begin : begin + _STARTS_AT_ONCE])
+        failed = await self._start_all(answer.start)
+        if answer.start and not self.has_lease():
+            return
         held = self._runtime.held()
         for resize in answer.resize:
             if not self.has_lease():
                 return
             if resize.run in held:
-                await self._runtime.resize(resize)
+                failed += await self._tried("resize", resize.run, self._runtime.resize(resize))
         for stop in answer.stop:
-            await self._runtime.stop(stop)  # of a run not held, too: the runtime may be about to hold it
-            if stop.run not in held:
+            # Of a run not held, too: the runtime may be about to hold it.
+            stopped = await self._tried("stop", stop.run, self._runtime.stop(stop))
+            failed += stopped
+            if not stopped and stop.run not in held:
                 self._not_here[stop.run] = RunReport(
                     run=stop.run,
                     generation=stop.generation,
@@ -356,6 +394,10 @@ class Agent:
                 )
         for stream in answer.streams:
             self._streams.open(stream)
+        if failed:
+            # All of it is asked for again, and what was done is done again without harm.
+            self._kick.set()
+            raise failed[0]
         if answer.version == self._version and answer.start:
             # More than one answer holds: the rest comes once these are reported as held.
             self._kick.set()
@@ -364,15 +406,62 @@ class Agent:
         if answer.stop or answer.resize:
             self._kick.set()
 
-    async def _start(self, runs: tuple[StartRun, ...]) -> None:
-        """Start some runs together. Raises RuntimeAwayError if any could not be recorded; all are told again then."""
+    async def _tried(self, place: str, run: str, order: Coroutine[Any, Any, None]) -> list[RuntimeAwayError]:
+        """Carry out an order for one run; return what kept the runtime from it, so that the orders for others are carried out."""
+        try:
+            await order
+        except RuntimeAwayError as error:
+            return [error]
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            return [RuntimeAwayError(f"run {run}: {contain(place, error, run=run)}")]
+        return []
+
+    async def _start_all(self, runs: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
+        """Start runs batch by batch while there is a lease; return why some of them could not be recorded now."""
+        away: list[RuntimeAwayError] = []
+        for begin in range(0, len(runs), _STARTS_AT_ONCE):
+            if not self.has_lease():
+                break
+            batch = runs[begin : begin + _STARTS_AT_ONCE]
+            failed = await self._start(batch)
+            away += failed
+            if len(failed) == len(batch):
+                break  # the runtime is away: the other runs would wait for it in vain
+        return away
+
+    async def _start(self, runs: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
+        """Start some runs together; return why some of them could not be recorded now.
+
+        A run that the runtime refuses, or does not hold after an unexpected error, has failed: it is reported as such.
+        """
         if len(runs) == 1:
-            await self._runtime.start(runs[0])
-            return
-        outcomes = await asyncio.gather(*(self._runtime.start(run) for run in runs), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
+            outcomes: list[BaseException | None] = [None]
+            try:
+                await self._runtime.start(runs[0])
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                outcomes = [error]
+        else:
+            outcomes = await asyncio.gather(*(self._runtime.start(run) for run in runs), return_exceptions=True)
+        away = []
+        for run, outcome in zip(runs, outcomes, strict=True):
+            if isinstance(outcome, RuntimeAwayError):
+                away.append(outcome)
+            elif isinstance(outcome, Exception):
+                self._failed_to_start(run, outcome)
+            elif outcome is not None:
                 raise outcome
+        return away
+
+    def _failed_to_start(self, run: StartRun, error: Exception) -> None:
+        words = contain("start", error, run=run.run)
+        if run.run in self._runtime.held():
+            return
+        message = f"the agent cannot start this run: {words}"
+        end = RunEnd(category=FailureCategory.CONFIG, message=message)
+        self._not_here[run.run] = RunReport(
+            run=run.run, generation=run.generation, seq=1_000_000, state=RunState.FAILED, message=message, end=end
+        )
+        self._kick.set()
 
 
 def _report(status: RunStatus, ended_ago: float = 0.0) -> RunReport:

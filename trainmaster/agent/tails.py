@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.port import Runtime
 from trainmaster.agent.streams import Pusher, members_of, read_chunk
 from trainmaster.protocol.agent import LogChunk, StreamPush
@@ -83,6 +84,8 @@ class Tails:
             log.warning("the tail of %s was not taken: %s", run, group_error.exceptions[0], extra={"run_id": run})
         except* OSError as group_error:
             log.warning("the tail of %s could not be read: %s", run, group_error.exceptions[0], extra={"run_id": run})
+        except* Exception as group_error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("tail", _first_of(group_error), run=run)
 
     async def _watch_over(self, run: str, pushing: "asyncio.Task[None]", lease: float) -> None:
         """Cancel the push when it is late although the dispatcher is there."""
@@ -132,3 +135,8 @@ class Tails:
                 else:
                     return
             await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first

@@ -450,8 +450,10 @@ def _run_agent(url: str, secret: str, runtime: Any, *, measured: bool) -> None:
 def _renewals(*, measured: bool) -> Callable[[Any], None] | None:
     if not measured:
         return None
-    from trainmaster.metrics.renewals import note_renewal
+    from trainmaster.agent.containment import observe
+    from trainmaster.metrics.renewals import note_contained, note_renewal
 
+    observe(note_contained)
     return note_renewal
 
 

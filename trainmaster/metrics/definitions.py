@@ -167,3 +167,11 @@ agent_lease_seconds = BOOK.gauge("agent_lease_seconds", "How long the session le
 agent_sync_seconds = BOOK.histogram(
     "agent_sync_seconds", "Time from sending a sync to its answer.", _AGENT, buckets=_SHORT
 )
+agent_contained_errors = BOOK.counter(
+    "agent_contained_errors",
+    "Unexpected errors while one run, object or message was handled; the others went on.",
+    _AGENT,
+    labels=("place",),
+)
+for _place in ("accept", "capacity", "fail", "look", "record", "report", "run", "start", "stop", "worker"):
+    agent_contained_errors.labels(_place)

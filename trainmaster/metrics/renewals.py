@@ -1,8 +1,13 @@
-"""What an agent's lease renewals show on its page."""
+"""What an agent shows on its page: its lease renewals, and the errors that it contained."""
 
 from typing import Protocol
 
-from trainmaster.metrics.definitions import agent_lease_margin_seconds, agent_lease_seconds, agent_sync_seconds
+from trainmaster.metrics.definitions import (
+    agent_contained_errors,
+    agent_lease_margin_seconds,
+    agent_lease_seconds,
+    agent_sync_seconds,
+)
 
 
 class Renewal(Protocol):
@@ -22,3 +27,7 @@ def note_renewal(renewal: Renewal) -> None:
     agent_lease_margin_seconds.set(renewal.margin)
     agent_lease_seconds.set(renewal.lease)
     agent_sync_seconds.observe(renewal.round_trip)
+
+
+def note_contained(place: str) -> None:
+    agent_contained_errors.labels(place).inc()

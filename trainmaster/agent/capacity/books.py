@@ -103,6 +103,19 @@ class Books:
             if mark & one and not mark & Mark.OWN:
                 keys.add(key)
 
+    def pod_unreadable(self, obj: dict[str, Any]) -> None:
+        """Count a pod that ``pod_put`` could not take: it has a slot of its node, and its requests are not known."""
+        metadata, spec = obj["metadata"], obj.get("spec")
+        key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+        self.pod_drop(key)
+        node = spec.get("nodeName") if isinstance(spec, dict) else None
+        if isinstance(node, str) and node:
+            host = self._host(node)
+            pod = self._pods[key] = BoundPod(host, (), Mark.UNREADABLE)
+            host.add(pod)
+            self._dirty.add(host)
+            self._marked[Mark.UNREADABLE].add(key)
+
     def pod_drop(self, key: str) -> None:
         """``key``: ``namespace/name``."""
         pod = self._pods.pop(key, None)

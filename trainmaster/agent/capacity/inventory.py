@@ -20,6 +20,7 @@ from trainmaster.agent.capacity.nodes import State
 from trainmaster.agent.capacity.pods import Mark
 from trainmaster.agent.capacity.pools import PoolView, pools_view, reported
 from trainmaster.agent.capacity.topology import Layout, Path, find_layout
+from trainmaster.agent.containment import contain
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.quantities import Resources
 
@@ -98,6 +99,13 @@ class Inventory(Books):
         self._grouped = Grouped({}, None, ())
         self._shown: dict[Alike, NodeGroup] = {}
         self._last = Capacity((), (), (), 0)
+        self.unreadable: set[tuple[Kind, str]] = set()
+        """Objects, by kind and name, that were given and could not be read; pods are marked instead."""
+        self._left_out: set[str] = set()
+        """Nodes that could not be reported."""
+        self._unshown = 0
+        """Nodes of groups that could not be reported."""
+        self._hyper_nodes_error = ""
         self._products: dict[str, tuple[str, str]] = {}
         """By group, also those of earlier reports: the label that names its product, and the product."""
 
@@ -159,7 +167,12 @@ class Inventory(Books):
         is_first = not self._last.version
         is_other = is_first
         for host in self._dirty:
-            is_other |= self._take_in(host)
+            try:
+                is_other |= self._take_in(host)
+                self._left_out.discard(host.name)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("report", error, host.name)
+                is_other |= self._leave_out(host)
         self._dirty.clear()
         groups = self._last.groups
         if is_other:
@@ -189,7 +202,8 @@ class Inventory(Books):
         """The group of the last report that a node is in, None where it is in none. It holds until the version rises."""
         host = self._hosts.get(node)
         alike = None if host is None or host.alike is None else self._grouped.group(host.alike)
-        return None if alike is None else self._shown[alike].name
+        group = None if alike is None else self._shown.get(alike)
+        return None if group is None else group.name
 
     def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """By label: the products of devices in these groups of any report; none where that is true of all nodes with devices."""
@@ -246,7 +260,11 @@ class Inventory(Books):
             return
         self._layout_is_stale = False
         if self._hyper_specs and self._hyper_nodes is None:
-            self._hyper_nodes = HyperNodes(self._hyper_specs)
+            try:
+                self._hyper_nodes = HyperNodes(self._hyper_specs)
+                self._hyper_nodes_error = ""
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                self._hyper_nodes_error = contain("hyper-nodes", error)
         present = {key for keys in self._label_keys for key in keys}
         topologies = {f"{name} {kind}": spec for (kind, name), spec in self._topologies.items()}
         layout = find_layout(self._config.levels, topologies, self._hyper_nodes, present)
@@ -261,7 +279,15 @@ class Inventory(Books):
         """Count a node among those that it is like now; whether it was like others before."""
         if host.state is State.UNKNOWN and not host.pods and host.zones is None:
             del self._hosts[host.name]
-        before, now = host.alike, self._alike(host)
+        return self._count_as(host, self._alike(host))
+
+    def _leave_out(self, host: Host) -> bool:
+        """Count a node in no group, as it cannot be read."""
+        self._left_out.add(host.name)
+        return self._count_as(host, None)
+
+    def _count_as(self, host: Host, now: Alike | None) -> bool:
+        before = host.alike
         if now == before:
             return False
         if before is not None:
@@ -295,10 +321,16 @@ class Inventory(Books):
 
     def _show(self, groups: Mapping[Alike, int]) -> tuple[NodeGroup, ...]:
         before, self._shown = self._shown, {}
+        self._unshown = 0
         for alike, count in groups.items():
             group = before.get(alike)
             if group is None:
-                group = as_group(alike, count)
+                try:
+                    group = as_group(alike, count)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("group", error)
+                    self._unshown += count
+                    continue
             elif group.count != count:
                 group = group.model_copy(update={"count": count})
             self._shown[alike] = group
@@ -313,6 +345,15 @@ class Inventory(Books):
             notes.append("MIG devices other than those that GPUs are divided into now")
         if self._marked[Mark.SHARES]:
             notes.append("parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)")
+        if self.unreadable:
+            kind, name = min(self.unreadable)
+            notes.append(f"{len(self.unreadable)} objects that cannot be read, such as {kind} {name}")
+        if self._left_out:
+            notes.append(f"{len(self._left_out)} nodes that cannot be read, such as {min(self._left_out)}")
+        if self._unshown:
+            notes.append(f"{self._unshown} nodes of groups that cannot be reported")
+        if self._hyper_nodes_error:
+            notes.append(f"HyperNodes, which cannot be read: {self._hyper_nodes_error}")
         if self._marked[Mark.UNREADABLE]:
             notes.append(f"requests that cannot be read, of pods such as {min(self._marked[Mark.UNREADABLE])}")
         return tuple(notes)

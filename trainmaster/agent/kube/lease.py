@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import ConflictError, KubeError, NotFoundError, UnavailableError
 from trainmaster.agent.kube.paths import LEASES
@@ -113,6 +114,8 @@ class LeaseKeeper:
                 raise
             except KubeError as error:
                 log.warning("the lease was not renewed: %s", error)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("lease", error)  # without a renewal nothing is created soon, and that ends with the next one
 
     async def confirm(self) -> None:
         """See that the Lease is this replica's, by a reading that began after this call, or not long before it.

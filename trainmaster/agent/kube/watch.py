@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import (
     ForbiddenError,
@@ -114,6 +115,10 @@ class Watch:
                 log.warning("watching %s: %s", self._resource.plural, error)
                 self._version = ""
                 wait = max(pause, 1.0)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("watch", error, self._resource.plural)
+                self._version = ""
+                wait = max(pause, 1.0)
             if wait:
                 await asyncio.sleep(wait * random.uniform(0.7, 1.3))
                 pause = min(pause * 2, _MOST_BACK_OFF)
@@ -125,10 +130,13 @@ class Watch:
             version = of_list
             for obj in items:
                 keys.add(key_of(obj))
-                self._sink.put(obj)
+                self._hand_over(self._sink.put, obj)
             self.heard_at = self._clock()
             await asyncio.sleep(0)
-        self._sink.listed(keys)
+        try:
+            self._sink.listed(keys)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("listed", error, self._resource.plural)
         self._version = version
         self._list_at = self._clock() + self._resync * random.uniform(0.8, 1.2)
         self.lists += 1
@@ -160,6 +168,13 @@ class Watch:
             raise refused(int(obj.get("code", 500)), obj)
         self._version = obj["metadata"]["resourceVersion"]
         if kind in ("ADDED", "MODIFIED"):
-            self._sink.put(obj)
+            self._hand_over(self._sink.put, obj)
         elif kind == "DELETED":
-            self._sink.drop(obj)
+            self._hand_over(self._sink.drop, obj)
+
+    def _hand_over(self, take: Callable[[dict[str, Any]], None], obj: dict[str, Any]) -> None:
+        """Give one object to the sink; an odd one must not keep the others from it."""
+        try:
+            take(obj)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("object", error, f"{self._resource.plural} {key_of(obj)}")

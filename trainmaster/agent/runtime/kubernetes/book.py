@@ -61,6 +61,8 @@ class Book:
     signalled: bool = False
     anchor_is_gone: bool = False
     retries: int = 0
+    errors: int = 0
+    """Unexpected errors in a row."""
     next_look: float = float("inf")
     counter: int = 0
     newcomers: dict[Member, float] = field(default_factory=dict)
@@ -121,6 +123,14 @@ class Book:
         self.counter += 1
         base = max(0, term - self.record.term) << _STRIDE
         self.status = replace(fresh, seq=max(told.seq + 1, base + self.counter))
+        return True
+
+    def show(self, message: str) -> bool:
+        """Report the run as it was last reported, with another message; whether that is news."""
+        if self.status.state.is_terminal or self.status.message == message[:_LONGEST_MESSAGE]:
+            return False
+        self.counter += 1
+        self.status = replace(self.status, message=message[:_LONGEST_MESSAGE], seq=self.status.seq + 1)
         return True
 
     def _placement(self, group_of: GroupOf) -> dict[str, dict[str, int]] | None:

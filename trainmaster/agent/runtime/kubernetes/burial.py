@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import ConflictError, KubeError, NotFoundError
 from trainmaster.agent.kube.lease import LeaseKeeper
@@ -87,6 +88,10 @@ class Burial:
                 log.info("run %s cannot be cleared away now: %s", book.run, error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._queue.put_nowait((book, objects))
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("clear", error, run=book.run)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._queue.put_nowait((book, objects))
 
     async def _turn(self) -> None:
         """Starts go first: the API server is slow enough when many come at once. But no waiting for ever."""
@@ -128,6 +133,9 @@ class Burial:
                 log.info("the anchor %s cannot be removed now: %s", name, error)
                 heapq.heappush(self._stones, (at + _RETRY_SECONDS, namespace, name, uid))
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("clear", error, run=name)
+                heapq.heappush(self._stones, (time.monotonic() + _RETRY_SECONDS, namespace, name, uid))
 
     async def _delete(self, resource: Resource, namespace: str, name: str, uid: str | None = None) -> None:
         with contextlib.suppress(NotFoundError, ConflictError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import (
     ConflictError,
@@ -123,9 +124,15 @@ class Crew:
                 return
         log.error("run %s does not come to rest", book.run, extra={"run_id": book.run})
 
+    async def fail(self, book: Book, words: str) -> None:
+        """End a run that this agent cannot handle: ``failed``, category ``config``. Raises KubeError."""
+        end = RunEnd(category=FailureCategory.CONFIG, message=f"the agent cannot handle this run: {words}")
+        await self._end(book, Verdict(RunState.FAILED, end.message, end))
+
     def look(self, book: Book) -> None:
         """Say how a run is, and do nothing."""
-        self._manifests(book)
+        if book.record.progress.verdict is None and book.record.progress.stop is None:
+            self._manifests(book)
         found = assess(book.facts, book.record.progress, book.sizes, self._sights(book), self._limits, self._clock())
         if found.progress is None:
             self.tell(book, found)
@@ -173,7 +180,12 @@ class Crew:
             )
         resize, book.wished_resize = book.wished_resize, None
         if resize is not None and progress.stop is None and progress.verdict is None:
-            return take_resize(book, resize, self._room, self._manifests(book), self._clock())
+            try:
+                return take_resize(book, resize, self._room, self._manifests(book), self._clock())
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                # What is at work goes on: only the other sizes cannot be had.
+                contain("resize", error, run=book.run)
+                return replace(progress, generation=resize.generation, sizes=dict(book.sizes))
         if book.newcomers and progress.stop is None and progress.verdict is None:
             return give_up(book, self._clock())
         return None
@@ -225,6 +237,8 @@ class Crew:
         for pod, outcome in zip(pods, outcomes, strict=True):
             if isinstance(outcome, KubeError):
                 log.warning("%s did not get its signal: %s", pod.name, outcome, extra={"run_id": book.run})
+            elif isinstance(outcome, Exception):
+                contain("signal", outcome, pod.name, run=book.run)
             elif isinstance(outcome, BaseException):
                 raise outcome
 
@@ -267,7 +281,13 @@ class Crew:
                 await self._lease.confirm()
                 await self._anchors.confirm(book)
                 batch = members[begin : begin + _BATCH]
-                await asyncio.gather(*(self._create_pod(book, manifests, member) for member in batch))
+                # All of them come to an end before an error is acted upon: what is under way would create pods of a run that is over.
+                outcomes = await asyncio.gather(
+                    *(self._create_pod(book, manifests, member) for member in batch), return_exceptions=True
+                )
+                for outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
         except RefusedError as error:
             if book.anchor_is_gone:
                 return True

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from trainmaster.agent.capacity.inventory import Inventory
 from trainmaster.agent.capacity.quotas import Quotas
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
 from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.kube.watch import Sink
@@ -110,6 +111,9 @@ class Observer:
             facts = facts_of(record.start)
         except (UnreadableAnchorError, ValidationError) as error:
             log.error("%s", error)  # noqa: TRY400 - the words are the whole of it
+            return
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("anchor", error, run=run)
             return
         self._on_found(record, facts)
 

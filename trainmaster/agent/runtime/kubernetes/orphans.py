@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import ConflictError, KubeError, NotFoundError
 from trainmaster.agent.kube.lease import LeaseKeeper
@@ -56,6 +57,8 @@ class Orphans:
                 await self.clear(is_held)
             except KubeError as error:
                 log.info("pods without a run cannot be cleared away now: %s", error)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("orphans", error)
 
     async def clear(self, is_held: Callable[[str], bool]) -> None:
         """Delete those that have waited for long enough. Raises KubeError."""

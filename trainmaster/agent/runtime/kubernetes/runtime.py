@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from trainmaster.agent.capacity.inventory import Inventory
 from trainmaster.agent.capacity.quotas import Quotas
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import (
     KubeError,
@@ -53,7 +54,7 @@ from trainmaster.agent.runtime.kubernetes.record import (
 from trainmaster.agent.runtime.kubernetes.room import Room
 from trainmaster.agent.runtime.kubernetes.worklist import Worklist
 from trainmaster.agent.runtime.news import News
-from trainmaster.agent.runtime.port import LogSlice, RunStatus
+from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -63,6 +64,8 @@ log = logging.getLogger(__name__)
 _WORKERS = 48
 _FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
 _TICK_SECONDS = 0.2
+_MOST_ERRORS = 5
+"""Unexpected errors in a row after which a run with pods is failed; one without pods is failed at the first."""
 _AWAY_SECONDS = 8.0
 """After so long without an answer of the API server the dispatcher is told to send nothing."""
 _LIST_PATIENCE = 120.0
@@ -198,7 +201,7 @@ class KubernetesRuntime:
             self._report_version = found.version
             for book in self._books.values():
                 if book.pods and not book.status.state.is_terminal:
-                    self._crew_now.look(book)  # places are told with the groups that they are in
+                    self._report_only(book)  # places are told with the groups that they are in
         placement, self._told_closed = self._placement, self._closed()
         capabilities = set(placement.capabilities) if placement is not None else set()
         capabilities |= {"gangRestart", "maxPerNode", "memberRestart", "podTemplate", "successRole"}
@@ -271,7 +274,13 @@ class KubernetesRuntime:
         self._cancel_timer(run)
         for pod in book.pods.values():
             self._outputs.forget(pod.uid)
-        self._burial.bury(book, self._objects_of(book))
+        try:
+            objects = self._objects_of(book)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            # The owner references take the scheduler's objects away with the anchor.
+            contain("objects", error, run=run)
+            objects = ()
+        self._burial.bury(book, objects)
 
     async def renew(self, asked_at: float) -> None:
         if self._renewed_at is None or asked_at > self._renewed_at:
@@ -315,10 +324,23 @@ class KubernetesRuntime:
             end = RunEnd(category=FailureCategory.CONFIG, message=message)
             self._refuse(run, RunState.RETURNED, message, end)
             return
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            message = f"the agent cannot handle this run: {contain('accept', error, run=run.run)}"
+            self._refuse(run, RunState.FAILED, message, RunEnd(category=FailureCategory.CONFIG, message=message))
+            return
         if namespace not in self._config.job_namespaces:
             self._refuse(run, RunState.RETURNED, f"namespace {namespace} is not among those that this agent may use")
             return
-        record = await self._intake.record(run, namespace)
+        try:
+            record = await self._intake.record(run, namespace)
+        except RuntimeAwayError:
+            raise
+        except Exception as error:
+            # Its record may have been stored, so it may not be called off.
+            self._intake.unsure[run.run] = run
+            raise RuntimeAwayError(
+                f"run {run.run} could not be recorded: {contain('record', error, run=run.run)}"
+            ) from error
         if isinstance(record, Verdict):
             self._refuse(run, record.state, record.message)
             return
@@ -356,6 +378,9 @@ class KubernetesRuntime:
                 book = self._books.get(run)
                 if book is not None:
                     await self._settle(book)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("worker", error, run=run)
+                asyncio.get_running_loop().call_later(_MOST_BACK_OFF, self._look_at, run)
             finally:
                 self._worklist.done(run)
 
@@ -363,16 +388,48 @@ class KubernetesRuntime:
         pause = None
         try:
             await self._crew_now.settle(book)
-            book.retries = 0
-        except LeaseLostError as error:
-            log.warning("run %s is left alone: %s", book.run, error, extra={"run_id": book.run})
-            pause = _MOST_BACK_OFF
+            book.retries = book.errors = 0
         except KubeError as error:
-            pause = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**book.retries)
-            book.retries = min(book.retries + 1, 10)
-            level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
-            log.log(level, "run %s: %s", book.run, error, extra={"run_id": book.run})
+            pause = self._refused_pause(book, error)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            pause = await self._contain(book, error)
         self._set_timer(book, pause)
+
+    def _refused_pause(self, book: Book, error: KubeError) -> float:
+        """Return how long to wait after the API server did not let a step be taken."""
+        if isinstance(error, LeaseLostError):
+            log.warning("run %s is left alone: %s", book.run, error, extra={"run_id": book.run})
+            return _MOST_BACK_OFF
+        level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
+        log.log(level, "run %s: %s", book.run, error, extra={"run_id": book.run})
+        return self._growing_pause(book)
+
+    def _growing_pause(self, book: Book) -> float:
+        pause: float = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**book.retries)
+        book.retries = min(book.retries + 1, 10)
+        return pause
+
+    async def _contain(self, book: Book, error: Exception) -> float:
+        """End a run whose handling raised, or return how long to wait before it is tried again.
+
+        A run at work is tried again a few times first: an error that passes must not cost its work. One that is stopping, or has
+        failed already, is tried for ever, and its message says what is in the way.
+        """
+        words = contain("run", error, run=book.run)
+        book.errors += 1
+        progress = book.record.progress
+        try:
+            if progress.verdict is None and progress.stop is None and (not book.pods or book.errors >= _MOST_ERRORS):
+                await self._crew_now.fail(book, words)
+                book.retries = 0
+                return 0.0
+            if book.show(f"the agent tries again after an error of its own: {words}"):
+                self._on_told(book)
+        except KubeError as refused:
+            return self._refused_pause(book, refused)
+        except Exception as again:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("fail", again, run=book.run)
+        return self._growing_pause(book)
 
     def _set_timer(self, book: Book, pause: float | None) -> None:
         self._cancel_timer(book.run)
@@ -390,7 +447,15 @@ class KubernetesRuntime:
     async def _look_at_all_once(self) -> None:
         """After a start: say of every run how it is, before anything is done."""
         for book in self._books.values():
+            self._report_only(book)
+            self._look_at(book.run)
+
+    def _report_only(self, book: Book) -> None:
+        """Report how a run is; an error is left to the worker that acts on the run."""
+        try:
             self._crew_now.look(book)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("look", error, run=book.run)
             self._look_at(book.run)
 
     async def _tick(self) -> None:
@@ -400,14 +465,17 @@ class KubernetesRuntime:
             if self._room_changed:
                 self._room_changed = False
                 waiting = self._crew_now.opening.waiting
-                for run in sorted(waiting, key=lambda one: waiting[one]):
+                for run in sorted(waiting, key=waiting.__getitem__):
                     self._look_at(run)
 
     async def _look_for_namespaces(self) -> None:
         """For ever."""
         while True:
             await asyncio.sleep(_NAMESPACE_SECONDS)
-            await self._intake.look_for_namespaces()
+            try:
+                await self._intake.look_for_namespaces()
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("namespaces", error)
 
     def _is_starting(self) -> bool:
         """Whether runs wait for their pods to be made."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.capacity.inventory import Inventory, Kind
+from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.paths import key_of
 from trainmaster.agent.kube.pods import PodSight, see
 from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT
@@ -29,7 +30,11 @@ class PodSink:
         self._ours: dict[str, PodSight] = {}
 
     def put(self, obj: dict[str, Any]) -> None:
-        self._inventory.pod_put(obj)
+        try:
+            self._inventory.pod_put(obj)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("pod", error, key_of(obj))
+            self._inventory.pod_unreadable(obj)
         if (obj["metadata"].get("labels") or {}).get(LABEL_AGENT) == self._agent:
             sight = see(obj)
             if sight is not None:
@@ -76,15 +81,27 @@ class NodeSink:
         self._on_change = on_change
 
     def put(self, obj: dict[str, Any]) -> None:
-        self._put(obj)
+        name = obj["metadata"]["name"]
+        try:
+            self._put(obj)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            # What was read of it before may not hold any more: nothing is better than that.
+            contain("node", error, f"{self._kind} {name}")
+            self._drop(name)
+            self._inventory.unreadable.add((self._kind, name))
+        else:
+            self._inventory.unreadable.discard((self._kind, name))
         self._on_change()
 
     def drop(self, obj: dict[str, Any]) -> None:
         self._drop(obj["metadata"]["name"])
+        self._inventory.unreadable.discard((self._kind, obj["metadata"]["name"]))
         self._on_change()
 
     def listed(self, keys: set[str]) -> None:
         self._inventory.relisted(self._kind, keys)
+        for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in keys]:
+            self._inventory.unreadable.discard((kind, name))
         self._on_change()
 
 

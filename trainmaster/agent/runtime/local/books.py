@@ -9,7 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.agent.runtime.local.held import Held, Phase, Refusal, accepted, admit
 from trainmaster.agent.runtime.local.layout import RunPlan, boot_id, boottime
@@ -48,7 +50,7 @@ class Books:
         held = Held(record, accepted(record))
         self.runs[held.run] = self._waiting[held.run] = held
         self._changed()
-        self._admit(held)
+        self.contained(held, self._admit)
         self.fill()
         if held.phase is Phase.WAITING and held.status.state is RunState.ACCEPTED:
             self._say(held, held.next(RunState.PENDING, "it waits behind runs that were accepted earlier"))
@@ -56,9 +58,29 @@ class Books:
     def take_over(self, records: list[Record]) -> None:
         """The runs of an earlier agent. No start of them is under way: the zygotes before ours are gone."""
         for record in records:
-            self._take_over(record)
+            try:
+                self._take_over(record)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("take-over", error, run=record.start.run)
         for held in tuple(self._waiting.values()):
-            self._admit(held)
+            self.contained(held, self._admit)
+
+    def contained(self, held: Held, step: Callable[[Held], None]) -> None:
+        """Take a step for one run. An unexpected error ends the run if nobody was asked to start it yet; else it goes on.
+
+        Raises OSError: the records cannot be read or written now, which no run is to blame for.
+        """
+        try:
+            step(held)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            words = contain("run", error, run=held.run)
+            if held.phase is Phase.WAITING and not held.status.state.is_terminal:
+                message = f"the agent cannot handle this run: {words}"
+                self._end(held, RunState.FAILED, message, FailureCategory.CONFIG)
 
     def _take_over(self, record: Record) -> None:
         run = record.start.run
@@ -91,31 +113,39 @@ class Books:
     def fill(self) -> None:
         """Starts waiting runs, oldest first, until one does not fit."""
         for held in tuple(self._waiting.values()):
-            if held.spec is None:
-                continue
-            nodes = self.room.find(held.spec, held.record.start.sizes)
-            if isinstance(nodes, Shortfall):
-                message = f"it waits for room: {nodes.sentence}"
-                if (held.status.state, held.status.message) != (RunState.PENDING, message):
-                    self._say(held, held.next(RunState.PENDING, message))
+            self.contained(held, self._start_if_it_fits)
+            if held.run in self._waiting and held.spec is not None:
                 return
-            self._launch(held, held.spec, nodes)
+
+    def _start_if_it_fits(self, held: Held) -> None:
+        if held.spec is None:
+            return
+        nodes = self.room.find(held.spec, held.record.start.sizes)
+        if isinstance(nodes, Shortfall):
+            message = f"it waits for room: {nodes.sentence}"
+            if (held.status.state, held.status.message) != (RunState.PENDING, message):
+                self._say(held, held.next(RunState.PENDING, message))
+            return
+        self._launch(held, held.spec, nodes)
 
     def mind_clocks(self, lease: float | None) -> None:
         """Ends waiting runs whose time is up."""
         now = boottime()
         for held in tuple(self._waiting.values()):
-            if held.spec is None:
-                self._admit(held)  # its refusal could not be written the first time
-                continue
-            lost_at = held.lost_at(lease)
-            if lost_at is not None and now >= lost_at:
-                message = "no contact with the dispatcher while it waited for room: the job may start elsewhere"
-                self._end(held, RunState.LOST, message)
-            elif now >= held.returned_at():
-                fit = self.room.find(held.spec, held.record.start.sizes)
-                why = fit.sentence if isinstance(fit, Shortfall) else "runs that were accepted earlier came first"
-                self._end(held, RunState.RETURNED, f"it waited for room: {why}")
+            self.contained(held, partial(self._mind_clock, lease=lease, now=now))
+
+    def _mind_clock(self, held: Held, lease: float | None, now: float) -> None:
+        if held.spec is None:
+            self._admit(held)  # its refusal could not be written the first time
+            return
+        lost_at = held.lost_at(lease)
+        if lost_at is not None and now >= lost_at:
+            message = "no contact with the dispatcher while it waited for room: the job may start elsewhere"
+            self._end(held, RunState.LOST, message)
+        elif now >= held.returned_at():
+            fit = self.room.find(held.spec, held.record.start.sizes)
+            why = fit.sentence if isinstance(fit, Shortfall) else "runs that were accepted earlier came first"
+            self._end(held, RunState.RETURNED, f"it waited for room: {why}")
 
     def next_clock(self) -> float | None:
         """When the next waiting run goes back for want of room."""

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.local import layout, logs, processes
 from trainmaster.agent.runtime.local.books import Books
 from trainmaster.agent.runtime.local.config import LocalCluster
@@ -19,7 +20,7 @@ from trainmaster.agent.runtime.local.layout import boottime
 from trainmaster.agent.runtime.local.records import Record, Records, Sight
 from trainmaster.agent.runtime.local.spawner import Spawner
 from trainmaster.agent.runtime.news import News
-from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeRefusedError
+from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,10 @@ class LocalRuntime:
     async def _accept(self, run: StartRun) -> None:
         try:
             record = Record(start=run, accepted_at=boottime(), boot=self._books.boot)
-            await asyncio.to_thread(self._records.create, record)
+            try:
+                await asyncio.to_thread(self._records.create, record)
+            except OSError as error:
+                raise RuntimeAwayError(f"run {run.run} could not be recorded: {error}") from error
             self._books.enter(record)
         finally:
             del self._accepting[run.run]
@@ -154,7 +158,7 @@ class LocalRuntime:
         for name in dict.fromkeys(names):
             held = self._books.runs.get(os.fsdecode(name))
             if held is not None:
-                self._books.read(held)
+                self._books.contained(held, self._books.read)
         self._books.fill()
 
     def _ask(self, run: str) -> None:
@@ -189,6 +193,8 @@ class LocalRuntime:
                 await self._look()
             except OSError:
                 _log.exception("the records in %s cannot be read or written now", self._records.state_dir)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("look", error)
 
     async def _look(self) -> None:
         """Reads what changed without a poke, ends runs whose keeper is gone, minds the clocks of waiting ones."""
@@ -199,14 +205,19 @@ class LocalRuntime:
                 continue
             if sight.changed_at != held.read_at:
                 held.read_at = sight.changed_at
-                self._books.read(held)
+                self._books.contained(held, self._books.read)
             if sight.kept and not sight.alive:
-                await self._bury(run)
+                try:
+                    await self._bury(run)
+                except OSError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("bury", error, run=run)
             elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
                 self._books.ask(held)
         for held in tuple(self._books.runs.values()):
             if held.resize is not None or (held.plan is not None and held.plan["resized"]):
-                self._books.try_resize(held)
+                self._books.contained(held, self._books.try_resize)
         self._books.mind_clocks(self._lease)
         self._books.fill()
 

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.local.layout import boot_id, boottime
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus
@@ -71,7 +72,11 @@ class SimulatedRuntime:
             else:
                 self.cluster = found.state
             for entry in found.entries:
-                self._repeat(entry)
+                try:
+                    self._repeat(entry)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    # It raised when it was first told as well, and the others went on.
+                    contain("journal", error)
             self._stale.update(self.cluster.runs)
         self._look()
 
@@ -113,9 +118,12 @@ class SimulatedRuntime:
         """The same mapping each time, brought up to date: only runs that changed are written anew."""
         self._look()
         if self._stale:
-            for run_id, run in self._stale.items():
-                self._statuses[run_id] = status_of(run)
-            self._stale.clear()
+            stale, self._stale = self._stale, {}
+            for run_id, run in stale.items():
+                try:
+                    self._statuses[run_id] = status_of(run)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("status", error, run=run_id)
         return self._statuses
 
     async def start(self, run: StartRun) -> None:
@@ -125,7 +133,15 @@ class SimulatedRuntime:
                 asked_at, at = self._asked_at
                 self._write(at, "renew", asked_at)
             self._write(now, "start", run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-        self.cluster.start(run, now)
+        try:
+            self.cluster.start(run, now)
+        except Exception:
+            half_started = self.cluster.runs.pop(run.run, None)
+            if half_started is not None:
+                half_started.token += 1
+            self._stale.update(self.cluster.take_changed())
+            self._stale.pop(run.run, None)
+            raise
         self._tell()
 
     async def stop(self, stop: StopRun) -> None:
@@ -182,7 +198,10 @@ class SimulatedRuntime:
 
     def _look(self) -> None:
         """Let the cluster come up to the clock."""
-        self.cluster.advance(self._clock())
+        try:
+            self.cluster.advance(self._clock())
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("advance", error)  # the event that raised is past, and the next look takes the ones after it
         self._tell()
 
     def _tell(self) -> None:

@@ -1,0 +1,59 @@
+"""Containment: an unexpected error in the handling of one run, object or message ends that handling and nothing else.
+
+What becomes of the run or object is decided by the caller.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WORDS = 300
+_QUIET_SECONDS = 60.0
+"""After a traceback was logged, the same error at the same place is counted and logged without one for this long."""
+_MOST_KNOWN = 1000
+
+_told: dict[tuple[str, str], float] = {}
+_observers: list[Callable[[str], None]] = []
+
+
+def observe(note: Callable[[str], None]) -> None:
+    """Have ``note`` called with the place of each contained error."""
+    if note not in _observers:
+        _observers.append(note)
+
+
+def contain(
+    place: str, error: Exception, what: str = "", *, run: str = "", clock: Callable[[], float] = time.monotonic
+) -> str:
+    """Count and log an unexpected error with its traceback; return its words, at most 300 characters.
+
+    ``place`` names the handler and is a label of a metric: it must never hold the name of a run or an object; ``what`` does.
+    """
+    for note in _observers:
+        note(place)
+    words = words_of(error)
+    now, key = clock(), (place, words)
+    is_known = now - _told.get(key, -_QUIET_SECONDS) < _QUIET_SECONDS
+    if not is_known:
+        if len(_told) >= _MOST_KNOWN:
+            _told.clear()
+        _told[key] = now
+    extra = {"run_id": run} if run else {}
+    log.error(
+        "unexpected error at %s%s: %s",
+        place,
+        f" ({what or run})" if what or run else "",
+        words,
+        exc_info=None if is_known else error,
+        extra=extra,
+    )
+    return words
+
+
+def words_of(error: Exception) -> str:
+    """Return the class and the message of an error in one line of bounded length."""
+    text = str(error)[: 4 * _LONGEST_WORDS].encode("utf-8", "replace").decode()
+    line = " ".join(f"{type(error).__name__}: {text}".split())
+    return line if len(line) <= _LONGEST_WORDS else line[: _LONGEST_WORDS - 3] + "..."
