@@ -7,6 +7,7 @@ from typing import Any, Self
 from trainmaster.dispatcher.domain.burst_policies import Spending, hours_of, policy_of
 from trainmaster.dispatcher.domain.datasets import Dataset
 from trainmaster.dispatcher.domain.prices import FREE, MICROS, tariff_of
+from trainmaster.dispatcher.domain.redaction import MayRead, everything, rendered, rendered_json
 from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.domain.weights import Weights
 from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
@@ -105,10 +106,15 @@ class Outcome:
         return {hold.job.name: hold.message for hold in self.plan.holds}
 
     def start(self, job: str) -> Start:
-        return next(start for start in self.plan.starts if start.job.name == job)
+        """A job's start, its texts as an admin reads them."""
+        found = next(start for start in self.plan.starts if start.job.name == job)
+        evicts = tuple(one._replace(why=rendered(one.why)) for one in found.evicts)
+        return replace(found, why=rendered(found.why), evicts=evicts)
 
-    def reason(self, job: str) -> Reason:
-        return self.plan.reasons[self.view.class_of(self.ids[job])]
+    def reason(self, job: str, may_read: MayRead = everything) -> Reason:
+        """Why a job waits, as an admin reads it or whoever ``may_read``."""
+        found = self.plan.reasons[self.view.class_of(self.ids[job])]
+        return Reason.model_validate_json(rendered_json(found.model_dump_json().encode(), may_read))
 
     def verdict(self, job: str, cluster: str) -> Verdict:
         return next(verdict for verdict in self.reason(job).verdicts if verdict.cluster == cluster)

@@ -82,6 +82,9 @@ def _state(cluster: "ClusterView") -> str:
 
 
 def _runs(cluster: "ClusterView") -> str:
+    """Its live runs, which admins alone are told of."""
+    if "live_runs" not in cluster.model_fields_set:
+        return "-"
     return (
         f"{cluster.live_runs} ({cluster.stopping_runs} stopping)" if cluster.stopping_runs else str(cluster.live_runs)
     )

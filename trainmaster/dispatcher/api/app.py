@@ -17,7 +17,7 @@ from trainmaster import __version__
 from trainmaster.dispatcher.api import agents, bursts, clusters, datasets, jobs, prices, simulations, tenants, webhooks
 from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster.dispatcher.api.audience import Audience
-from trainmaster.dispatcher.api.context import State
+from trainmaster.dispatcher.api.context import State, readable
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services import measuring
@@ -159,7 +159,7 @@ def problem_response(error: ProblemError, instance: str) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     body: dict[str, Any] = error.to_problem(instance) | {"requestId": request_id.get()}
     return Response(
-        orjson.dumps(body), status_code=error.code.status, media_type="application/problem+json", headers=headers
+        readable(body), status_code=error.code.status, media_type="application/problem+json", headers=headers
     )
 
 

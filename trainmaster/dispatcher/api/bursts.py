@@ -18,9 +18,9 @@ class PreviewSpec(Strict):
 
 
 @router.get("")
-async def list_policies(state: App, _caller: Person) -> Response:
-    """All burst policies, with what is at public clusters by them and how their budgets stand."""
-    return answer(await asking.policies(state.stores, state.leader))
+async def list_policies(state: App, caller: Person) -> Response:
+    """Burst policies of the caller's queues, with what is at public clusters by them and how their budgets stand."""
+    return answer(await asking.policies(state.stores, state.leader, caller))
 
 
 @router.post("/preview")
@@ -31,9 +31,9 @@ async def preview(request: Request, state: App, _caller: Admin) -> Response:
 
 
 @router.get("/{name}")
-async def show_policy(name: str, state: App, _caller: Person) -> Response:
+async def show_policy(name: str, state: App, caller: Person) -> Response:
     """One burst policy."""
-    return named((await asking.policies(state.stores, state.leader))["burstPolicies"], name, "burst policy")
+    return named((await asking.policies(state.stores, state.leader, caller))["burstPolicies"], name, "burst policy")
 
 
 @router.put("/{name}")

@@ -18,17 +18,17 @@ router = APIRouter(prefix="/v1", tags=["clusters"])
 
 
 @router.get("/clusters")
-async def list_clusters(state: App, _caller: Person) -> Response:
-    """All clusters with their contact and capacity."""
+async def list_clusters(state: App, caller: Person) -> Response:
+    """Clusters that the caller's jobs may go to, with their contact and capacity."""
     async with state.stores.database.transaction() as tx:
-        return answer({"clusters": await reading.list_clusters(tx)})
+        return answer({"clusters": await reading.list_clusters(tx, caller)})
 
 
 @router.get("/clusters/{name}")
-async def show_cluster(name: str, state: App, _caller: Person) -> Response:
+async def show_cluster(name: str, state: App, caller: Person) -> Response:
     """One cluster."""
     async with state.stores.database.transaction() as tx:
-        return named(await reading.list_clusters(tx), name, "cluster")
+        return named(await reading.list_clusters(tx, caller), name, "cluster")
 
 
 @router.put("/clusters/{name}")

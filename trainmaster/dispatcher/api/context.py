@@ -1,9 +1,13 @@
-"""What each request works with: the stores, who calls, and answers that are given once per idempotency key."""
+"""What each request works with: the stores, who calls, and answers that are given once per idempotency key.
+
+Answers leave through ``answer``, which leaves out what the caller has no right to read: see ``domain.redaction``.
+"""
 
 import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from math import inf
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from trainmaster.dispatcher.api.asgi import request_id
 from trainmaster.dispatcher.api.leader import LeaderOverHttp
 from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster.dispatcher.services.intake import Intake
 from trainmaster.dispatcher.services.preparing import parse_json
 from trainmaster.dispatcher.services.stores import Stores
@@ -32,6 +37,10 @@ _LONGEST_LOOK = 5.0
 _KEPT_SECONDS = 60.0
 """Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
 _MOST_KEPT = 10_000
+
+
+_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Who makes the request of this context, once that is known."""
 
 
 class Keyring:
@@ -120,6 +129,7 @@ async def any_caller(request: Request) -> Caller:
     caller = await (await state_of(request)).keyring.caller(secret.strip())
     if caller is None:
         raise ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
+    _caller.set(caller)
     return caller
 
 
@@ -140,8 +150,17 @@ Agent = Annotated[Caller, Depends(_role(KeyRole.AGENT))]
 App = Annotated[State, Depends(state_of)]
 
 
+def readable(value: Any) -> bytes:
+    """Return a value as JSON, without what the caller of this request has no right to read."""
+    caller, payload = _caller.get(), orjson.dumps(value)
+    if caller is not None and caller.role is KeyRole.AGENT:
+        return payload  # nothing is said to agents of other jobs, and specifications must reach them as they are
+    return rendered_json(payload, nothing if caller is None else caller.may_use)
+
+
 def answer(value: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status_code=status, media_type="application/json")
+    """Return a value as the answer to the caller of this request."""
+    return Response(readable(value), status_code=status, media_type="application/json")
 
 
 def read_model(model: type[Model], body: bytes) -> Model:
@@ -177,7 +196,7 @@ async def once(
             if kept is not None:
                 return _replay(claim, kept, body_hash)
         status, value = await work(tx)
-        payload = orjson.dumps(value)
+        payload = readable(value)
         await keys.note_audit(tx, caller, action, target, request_id.get())
         if claim is not None:
             await keys.keep_answers(tx, {claim: (status, payload)})
@@ -212,7 +231,7 @@ async def once_in_parts(
             async with state.stores.database.transaction() as tx:
                 await keys.drop_claims(tx, [claim])
         raise
-    payload = orjson.dumps(value)
+    payload = readable(value)
     async with state.stores.database.transaction() as tx:
         await keys.note_audit(tx, caller, action, target, request_id.get(), details)
         if claim is not None:

@@ -9,7 +9,17 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import App, Person, State, answer, idempotency, once, once_in_parts, read_model
+from trainmaster.dispatcher.api.context import (
+    App,
+    Person,
+    State,
+    answer,
+    idempotency,
+    once,
+    once_in_parts,
+    read_model,
+    readable,
+)
 from trainmaster.dispatcher.services import asking, logs, reading, steer
 from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
@@ -245,7 +255,7 @@ async def _server_sent(state: State, key: int, seq: int) -> AsyncIterator[bytes]
                 yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
                     seq,
                     row.kind.encode(),
-                    orjson.dumps(reading.event_view(row)),
+                    readable(reading.event_view(row)),
                 )
                 silent_since = state.stores.clock()
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):

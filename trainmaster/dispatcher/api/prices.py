@@ -9,7 +9,6 @@ from pydantic import AfterValidator, AwareDatetime
 from trainmaster.dispatcher.api.context import Admin, App, Person, answer, read_model
 from trainmaster.dispatcher.api.tenants import change, named, same_name
 from trainmaster.dispatcher.services import history, pricing, spending
-from trainmaster.dispatcher.store import prices as store
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.usage import Per, check_dimension
 
@@ -20,18 +19,17 @@ Dimension = Annotated[str, AfterValidator(check_dimension)]
 
 
 @router.get("/price-books")
-async def list_books(state: App, _caller: Person) -> Response:
-    """All price books."""
+async def list_books(state: App, caller: Person) -> Response:
+    """Price books of the clusters that the caller's jobs may go to; for admins, all."""
     async with state.stores.database.transaction() as tx:
-        return answer({"priceBooks": [book.model_dump(mode="json", by_alias=True) for book in await store.books(tx)]})
+        return answer({"priceBooks": await pricing.list_books(tx, caller)})
 
 
 @router.get("/price-books/{name}")
-async def show_book(name: str, state: App, _caller: Person) -> Response:
+async def show_book(name: str, state: App, caller: Person) -> Response:
     """One price book."""
     async with state.stores.database.transaction() as tx:
-        every = [book.model_dump(mode="json", by_alias=True) for book in await store.books(tx)]
-    return named(every, name, "price book")
+        return named(await pricing.list_books(tx, caller), name, "price book")
 
 
 @router.put("/price-books/{name}")

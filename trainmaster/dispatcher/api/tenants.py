@@ -106,17 +106,17 @@ async def delete_class(name: str, state: App, caller: Admin) -> Response:
 
 
 @router.get("/reservations")
-async def list_reservations(state: App, _caller: Person) -> Response:
-    """Nodes that are reserved for queues, by the beginning of their windows, ended ones included."""
+async def list_reservations(state: App, caller: Person) -> Response:
+    """Nodes that are reserved for the caller's queues, by the beginning of their windows, ended ones included."""
     async with state.stores.database.transaction() as tx:
-        return answer({"reservations": await reading.list_reservations(tx)})
+        return answer({"reservations": await reading.list_reservations(tx, caller)})
 
 
 @router.get("/reservations/{name}")
-async def show_reservation(name: str, state: App, _caller: Person) -> Response:
+async def show_reservation(name: str, state: App, caller: Person) -> Response:
     """One reservation."""
     async with state.stores.database.transaction() as tx:
-        return named(await reading.list_reservations(tx), name, "reservation")
+        return named(await reading.list_reservations(tx, caller), name, "reservation")
 
 
 @router.put("/reservations/{name}")

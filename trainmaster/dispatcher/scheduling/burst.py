@@ -386,7 +386,7 @@ class Bursts:
         if excess is None:
             return None
         own = excess.window is None and excess.spent > 0
-        told = explain.excess(excess, bounds)
+        told = explain.excess(excess, bounds, policy.queues)
         for_ever = _is_for_ever(excess, bounds)
         again = inf if for_ever else _again_at(excess, bounds, now)
         return Refusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)

@@ -436,7 +436,7 @@ def _evictions(view: View, job: WaitingJob, queue: Queue, exchange: Exchange) ->
             why = explain.evicted(view, run, job, queue, by_class=victim.by_class)
             out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why))
         elif run.job_id not in ended:
-            why = explain.gives_back(run, victim.keeps, job)
+            why = explain.gives_back(view, run, victim.keeps, job)
             out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why, victim.keeps))
     return out
 

@@ -6,6 +6,7 @@ from math import ceil, inf
 
 from trainmaster.dispatcher.domain.budgets import Excess
 from trainmaster.dispatcher.domain.burst_policies import Bounds
+from trainmaster.dispatcher.domain.redaction import ANOTHER_JOB, ANOTHER_QUEUE, protected, sentence_case
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.plan import Eviction
 from trainmaster.dispatcher.scheduling.quota import Obstacle
@@ -108,7 +109,7 @@ def over_quota(obstacle: Obstacle, verdicts: Sequence[Verdict] = (), *, for_ever
                 "for_ever": True,
             }
         )
-    return reason(obstacle.token, obstacle.sentence[0].upper() + obstacle.sentence[1:] + ".", verdicts)
+    return reason(obstacle.token, sentence_case(obstacle.sentence) + ".", verdicts)
 
 
 def makes_room() -> Reason:
@@ -130,14 +131,16 @@ def queue_suspended(queue: Queue) -> str:
 
 def behind(queue: Queue, first: WaitingJob) -> Reason:
     """The reason of what stands behind a job that cannot start, in a queue that keeps its order."""
-    return reason(
-        Token.BEHIND_OTHERS, f"Queue {queue.path} keeps its order, and {job_id(first.name, first.id)} is before it."
-    )
+    whom = protected(job_id(first.name, first.id), queue.path, ANOTHER_JOB)
+    return reason(Token.BEHIND_OTHERS, f"Queue {queue.path} keeps its order, and {whom} is before it.")
 
 
-def kept(cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
+def kept(view: View, cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
     """Why a job that would fit now may not start: it would delay the one that the room is kept for."""
     whom = job_id(reservation.name, reservation.job_id)
+    owner = view.jobs.get(reservation.job_id)
+    if owner is not None:
+        whom = protected(whom, view.queues[owner.queue_id].path, ANOTHER_JOB)
     if reservation.at == inf:
         text = f"what is freed there is kept for {whom}, which has waited longest"
     elif limit == inf:
@@ -151,9 +154,12 @@ def reserved(cluster: Cluster, one: AdvanceReservation, queue: Queue | None, lim
     """Why a job that would fit now may not start: an admin has reserved nodes for a queue."""
     nodes = "1 node is" if one.nodes == 1 else f"{one.nodes} nodes are"
     until = "has no time limit" if limit == inf else "may run until after that"
+    whom, name = "?", one.name
+    if queue is not None:
+        whom, name = f"queue {queue.path}", protected(f" ({one.name})", queue.path, "")
+        whom = protected(whom, queue.path, ANOTHER_QUEUE)
     text = (
-        f"{nodes} reserved for queue {queue.path if queue is not None else '?'} from {clock(one.begins_at)} to"
-        f" {clock(one.ends_at)} ({one.name}), and this job {until}"
+        f"{nodes} reserved for {whom} from {clock(one.begins_at)} to {clock(one.ends_at)}{name}, and this job {until}"
     )
     return Verdict(cluster=cluster.name, check=Check.WINDOW, sentence=text)
 
@@ -191,14 +197,15 @@ def money(nanos: int) -> str:
     return f"{value:.2f}" if value >= 0.01 or not nanos else f"{value:.6f}".rstrip("0")
 
 
-def excess(one: Excess, bounds: Bounds) -> str:
-    """Which budget a run would exceed."""
+def excess(one: Excess, bounds: Bounds, queues: Sequence[str]) -> str:
+    """Which budget a run would exceed; ``queues`` are those that share it."""
     cost = f"this one may cost {money(one.needed)}"
     if one.window is None:
         earlier = f"earlier runs of it have cost {money(one.spent)} and " if one.spent else ""
         cost = f"{earlier}{cost}"
     else:
-        cost = f"{money(one.spent)} by runs that have ended, {money(one.committed)} by those at work until they end, and {cost} in it"
+        others = f"{money(one.spent)} by runs that have ended, {money(one.committed)} by those at work until they end,"
+        cost = f"{protected(others, queues, 'other runs spend from it,')} and {cost} in it"
     rate = f"{money(bounds.rate)} an hour for {span(bounds.total)} at most, its start and end included"
     return f"the budget of {money(one.limit)} for {'an' if one.name == 'hour' else 'a'} {one.name} is not enough: {cost} ({rate})"
 
@@ -230,16 +237,19 @@ def give_way(evicts: Sequence[Eviction]) -> str:
     return " and ".join(f"one run {one}" if many == 1 else f"{many} runs {all_}" for many, one, all_ in parts if many)
 
 
-def gives_back(victim: LiveRun, keeps: Mapping[str, int], taker: WaitingJob) -> str:
+def gives_back(view: View, victim: LiveRun, keeps: Mapping[str, int], taker: WaitingJob) -> str:
     """Why members of an elastic run leave."""
     many = sum(size for _, size in victim.sizes) - sum(keeps.values())
-    return f"gives {many} of its members back: {job_id(taker.name, taker.id)} waits for the room"
+    whom = protected(job_id(taker.name, taker.id), view.queues[taker.queue_id].path, ANOTHER_JOB)
+    return f"gives {many} of its members back: {whom} waits for the room"
 
 
 def evicted(view: View, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:
     """Why a run ends for another job."""
-    whom = job_id(taker.name, taker.id)
+    whom = protected(job_id(taker.name, taker.id), view.queues[taker.queue_id].path, ANOTHER_JOB)
     if by_class:
         return f"preempted for {whom}, whose class {view.classes[taker.class_id].name} is higher"
+    owed = protected(f"queue {queue.path}", queue.path, ANOTHER_QUEUE)
     borrower = view.queues[victim.queue_id].path
-    return f"preempted for {whom}: queue {queue.path} takes back what is guaranteed to it, and {borrower} had borrowed"
+    borrower = protected(borrower, borrower, ANOTHER_QUEUE)
+    return f"preempted for {whom}: {owed} takes back what is guaranteed to it, and {borrower} had borrowed"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from trainmaster.dispatcher.domain.datasets import Dataset, has
+from trainmaster.dispatcher.domain.redaction import OTHER_QUEUES, protected
 from trainmaster.dispatcher.domain.shapes import Wishes
 from trainmaster.dispatcher.scheduling.view import Access, Cluster
 from trainmaster.protocol.reasons import Check
@@ -70,7 +71,8 @@ def by_region(candidate: Candidate) -> str | None:
 def by_queue(candidate: Candidate) -> str | None:
     only = candidate.cluster.only_queues
     if only and not set(only).intersection(candidate.access.paths):
-        return f"it runs jobs of queue {' or '.join(only)} only"
+        whose = protected(f"queue {' or '.join(only)}", only, OTHER_QUEUES)
+        return f"it runs jobs of {whose} only"
     return None
 
 

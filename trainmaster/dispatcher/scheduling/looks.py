@@ -204,7 +204,7 @@ def _kept_from(cycle: Cycle, alike: Alike, option: Option) -> Verdict | None:
     roles = roles_by_name(cycle.rooms.view, alike.shape_id)
     if kept.lets(roles, option.fitted.placement, cycle.now + alike.limit):
         return None
-    return explain.kept(option.cluster, kept.reservation, alike.limit)
+    return explain.kept(cycle.rooms.view, option.cluster, kept.reservation, alike.limit)
 
 
 def look_at_each(cycle: Cycle, alike: Alike, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:

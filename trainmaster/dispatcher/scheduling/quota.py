@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainmaster.dispatcher.domain.redaction import protected
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Quota
 from trainmaster.dispatcher.scheduling.view import Queue, View
 from trainmaster.protocol.quantities import format_apart
@@ -177,8 +178,9 @@ class Ledger:
                 if need and account.used.get(line, 0) + need > most:
                     return self._over(queue, line, quota, account.used.get(line, 0), need)
             if runs and queue.max_running is not None and account.running >= queue.max_running:
-                text = f"queue {queue.path} runs {account.running} of at most {queue.max_running} jobs"
-                return Obstacle(Token.QUEUE_LIMIT, queue, text)
+                runs_now = f"{account.running} of at most {queue.max_running} jobs"
+                told = protected(runs_now, queue.path, "as many jobs as it may")
+                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {told}")
         return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
 
     def most_alike(self, queue_id: int, charge: Mapping[Line, int], most: int) -> int:
@@ -201,11 +203,13 @@ class Ledger:
     def _over(self, queue: Queue, line: Line, quota: Quota, used: int, need: int) -> Obstacle:
         needs = f"this job needs {line.format(need)} more"
         if quota.limit is not None and used + need > quota.limit:
-            text = f"queue {queue.path} uses {line.format(used)} of its {line.format(quota.limit)} {line}; {needs}"
-            return Obstacle(Token.QUEUE_LIMIT, queue, text)
+            uses = f"uses {line.format(used)} of its {line.format(quota.limit)} {line}"
+            uses = protected(uses, queue.path, f"has too little {line} left")
+            return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
         own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
-        text = f"queue {queue.path} uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}; {needs}"
-        return Obstacle(Token.BORROWING_LIMIT, queue, text)
+        uses = f"uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}"
+        uses = protected(uses, queue.path, f"may not borrow enough {line}")
+        return Obstacle(Token.BORROWING_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
 
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Line, int]) -> Obstacle | None:
         """Whether the start would use what other queues keep for themselves."""
@@ -224,10 +228,12 @@ class Ledger:
                 if need > max(left, own) and any(kept.values()):
                     keepers_of = sorted(path for path, amount in kept.items() if amount)
                     whom = f"queue {' and '.join(keepers_of)}"
-                    text = (
+                    keeps = (
                         f"{whom} keeps {line.format(held_back)} {line} that it does not lend;"
-                        f" {line.format(max(left, 0))} is left for others, and this job needs {line.format(need)}"
+                        f" {line.format(max(left, 0))} is left for others"
                     )
+                    keeps = protected(keeps, keepers_of, f"other queues keep {line} that they do not lend")
+                    text = f"{keeps}, and this job needs {line.format(need)}"
                     return Obstacle(Token.KEPT_FOR_OTHERS, queue, text)
         return None
 

@@ -113,7 +113,13 @@ async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict
     except NoAnswerError:
         age = {} if told.get("at") is None else {"ageSeconds": _age(told["at"])}
         return told | {"live": False} | age
-    return told | {"live": True} | ({} if place is None else _dump(place))
+    return told | {"live": True} | ({} if place is None else _dump(_known_to(caller, place)))
+
+
+def _known_to(caller: Caller, place: Place) -> Place:
+    """A place without the turns of queues above those of the caller: their shares are what others use."""
+    turns = tuple(turn for turn in place.factors.queues if caller.may_use(turn.queue))
+    return place.model_copy(update={"factors": place.factors.model_copy(update={"queues": turns})})
 
 
 async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
@@ -129,17 +135,25 @@ async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, An
         return {"live": False, "queues": found}
     for queue in found:
         # A queue that was made a moment ago may not be known to the leader yet.
-        if queue["path"] in usages:
+        # What one above uses is what others use.
+        if queue["path"] in usages and caller.may_use(queue["path"]):
             queue["usage"] = {key: value for key, value in usages[queue["path"]].items() if key != "queue"}
     return {"live": True, "queues": found}
 
 
-async def policies(stores: Stores, leader: Leader) -> dict[str, Any]:
-    """All burst policies, and how they stand; without that where no leader answers."""
+async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
+    """The burst policies of queues that concern the caller, and how they stand; without that where no leader answers.
+
+    A user is told neither which other queues a policy is for nor, where there are any, what was spent by it.
+    """
     async with stores.database.transaction() as tx:
-        found = await bursting.list_policies(tx)
+        every = await bursting.list_policies(tx)
         reads = await scheduling.leaders_reads(tx)
     currency = stores.settings.currency
+    found = [one for one in every if any(map(caller.may_know, one["queues"]))]
+    shared = {one["name"] for one in found if not all(map(caller.may_use, one["queues"]))}
+    for policy in found:
+        policy["queues"] = [path for path in policy["queues"] if caller.may_know(path)]
     try:
         if reads is None:
             raise NoAnswerError("no scheduler leads")
@@ -148,7 +162,7 @@ async def policies(stores: Stores, leader: Leader) -> dict[str, Any]:
         return {"live": False, "currency": currency, "burstPolicies": found}
     for policy in found:
         # A policy that was made a moment ago may not be known to the leader yet.
-        if policy["name"] in standing:
+        if policy["name"] in standing and policy["name"] not in shared:
             policy["status"] = {key: value for key, value in standing[policy["name"]].items() if key != "name"}
     return {"live": True, "currency": currency, "burstPolicies": found}
 
@@ -218,5 +232,7 @@ async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prep
     jobs = []
     for key, spec in zip(alike, prepared.specs, strict=True):
         trial, told = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
-        jobs.append(told if trial is None else told | {"trial": _dump(trial)})
+        if trial is not None:
+            told["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
+        jobs.append(told)
     return {"live": bool(trials), "jobs": jobs}

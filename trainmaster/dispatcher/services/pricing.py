@@ -1,11 +1,13 @@
 """Price books: what admins say that clusters cost, and what that was at any time."""
 
 from decimal import Decimal
+from typing import Any
 
 from trainmaster.dispatcher.domain.prices import FREE, PriceHistory, Tariff, tariff_of
 from trainmaster.dispatcher.store import prices as store
 from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
+from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 
@@ -15,6 +17,15 @@ async def put_book(tx: Transaction, spec: PriceBookSpec) -> None:
     await store.put_book(tx, spec)
     await store.note_tariffs(tx)
     await tenants.note_change(tx, "prices", 0)
+
+
+async def list_books(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Price books; for a user, those of clusters that the user's jobs may go to."""
+    shown = [book.model_dump(mode="json", by_alias=True) for book in await store.books(tx)]
+    if caller.is_admin:
+        return shown
+    charged = {row.spec.price_book for row in await tenants.clusters(tx) if caller.may_go_to(row.spec.only_queues)}
+    return [book for book in shown if book["name"] in charged]
 
 
 async def delete_book(tx: Transaction, name: str) -> None:

@@ -268,14 +268,10 @@ def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
 async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
     """Queues that the caller may see, with their jobs by state."""
     every = await tenants.queues(tx)
-    rows = [row for row in every if caller.may_use(row.spec.path) or _leads_to(row.spec.path, caller)]
+    rows = [row for row in every if caller.may_know(row.spec.path)]
     counts = await store.state_counts(tx, [row.id for row in rows])
     warnings = await overpromised(tx, every)
     return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
-
-
-def _leads_to(path: str, caller: Caller) -> bool:
-    return any(own.startswith(path + "/") for own in caller.queues)
 
 
 def queue_view(row: tenants.QueueRow, counts: dict[str, int], warnings: Sequence[str] = ()) -> dict[str, Any]:
@@ -287,17 +283,28 @@ async def list_classes(tx: Transaction) -> list[dict[str, Any]]:
     return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.classes(tx)]
 
 
-async def list_reservations(tx: Transaction) -> list[dict[str, Any]]:
+async def list_reservations(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Reservations for queues that concern the caller."""
     return [
-        row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.reservations(tx)
+        row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for row in await tenants.reservations(tx)
+        if caller.may_know(row.spec.queue)
     ]
 
 
-async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
-    """Clusters with their contact and what their agents report."""
+async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Clusters that jobs of the caller may go to, with their contact and what their agents report.
+
+    A user is told neither which other queues a cluster is for nor how many runs it has.
+    """
     out = []
     for row in await tenants.cluster_overview(tx):
-        spec = ClusterSpec.model_validate(row.spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+        declared = ClusterSpec.model_validate(row.spec)
+        if not caller.may_go_to(declared.only_queues):
+            continue
+        known = tuple(path for path in declared.only_queues if caller.may_know(path))
+        declared = declared.model_copy(update={"only_queues": known})
+        spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
         report = None if row.report is None else CapacityReport.model_validate(row.report)
         heard = row.contact_at is not None and row.contact_at.year > 1970
         out.append(
@@ -309,8 +316,7 @@ async def list_clusters(tx: Transaction) -> list[dict[str, Any]]:
                 "closed": report.closed if report else "",
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
-                "liveRuns": row.live_runs,
-                "stoppingRuns": row.stopping_runs,
+                **({"liveRuns": row.live_runs, "stoppingRuns": row.stopping_runs} if caller.is_admin else {}),
                 "runtime": report.runtime if report else None,
                 "scheduler": report.scheduler if report else None,
                 "capacity": _totals(report) if report else {},

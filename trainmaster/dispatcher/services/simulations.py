@@ -39,7 +39,7 @@ MOST_OPEN = 100
 
 async def installation(tx: Transaction, caller: Caller) -> Installation:
     """What is there and what was declared, as the API shows it to an admin."""
-    clusters = await reading.list_clusters(tx)
+    clusters = await reading.list_clusters(tx, caller)
     shown: dict[Kind, list[dict[str, Any]]] = {
         "Queue": await reading.list_queues(tx, caller),
         "PriorityClass": await reading.list_classes(tx),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from trainmaster.dispatcher.domain.redaction import of_queue, rendered_json
 from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence, RefusedAddressError, Target, sign
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store import outbox, tenants
@@ -236,7 +237,8 @@ class Relay:
         self._flying.add(asyncio.create_task(self._deliver(receiver, message, target)))
 
     async def _deliver(self, receiver: _Receiver, message: Message, target: Target) -> None:
-        body = orjson.dumps(message.body)
+        # The receiver reads as the owner of the job's queue does.
+        body = rendered_json(orjson.dumps(message.body), of_queue(message.body["queue"]))
         headers = {
             "Content-Type": "application/json",
             "Trainmaster-Signature": sign(self._terms.secrets, int(self._clock()), body),

@@ -32,6 +32,18 @@ class Caller:
         """Whether jobs of this queue are the caller's to see and change."""
         return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
 
+    def is_below(self, queue: str) -> bool:
+        """Whether a queue of the caller is below this one."""
+        return any(own.startswith(queue + "/") for own in self.queues)
+
+    def may_know(self, queue: str) -> bool:
+        """Whether this queue concerns the caller: one of its own, or one above, whose rules hold for its own."""
+        return self.may_use(queue) or self.is_below(queue)
+
+    def may_go_to(self, only_queues: Sequence[str]) -> bool:
+        """Whether jobs of the caller may go to a cluster that is for these queues, or for all where there are none."""
+        return self.is_admin or not only_queues or any(map(self.may_know, only_queues))
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -16,6 +16,7 @@ from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster.dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster.dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster.dispatcher.domain.provisioning import Learnt, learn
+from trainmaster.dispatcher.domain.redaction import rendered
 from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, dataset_of, queue_of
@@ -413,7 +414,7 @@ class Simulation:
             if reason.for_ever or reason.token is Token.TOO_LARGE:
                 for place in list(self._view.waiting.get(key.queue_id, {}).get(key, ())):
                     record = self._records[place.job_id]
-                    record.machine = record.machine._replace(message=reason.sentence)
+                    record.machine = record.machine._replace(message=rendered(reason.sentence))
                     self._view.drop_job(place.job_id)
 
     def _apply(self, plan: Plan, now: float) -> int:
