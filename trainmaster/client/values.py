@@ -117,6 +117,8 @@ class QueueView(Lenient):
     max_running: int | None = None
     allowed_kinds: tuple[ClusterKind, ...] = ()
     default_priority_class: str | None = None
+    priority_classes: tuple[str, ...] = ()
+    """Which classes users may give to its jobs; without any, what a queue above it says, or the rule of the installation."""
     order: Order = Order.BEST_EFFORT
     preemption: Preemption = Preemption.ANY_BORROWER
     min_run_time: str = "0s"

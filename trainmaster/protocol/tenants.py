@@ -61,6 +61,9 @@ class QueueSpec(Strict):
     allowed_regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
     """Where jobs of this queue and of those below it may run; without any, anywhere."""
     default_priority_class: Name40 | None = None
+    priority_classes: Annotated[tuple[Name40, ...], Field(max_length=100)] = ()
+    """Which classes users may give to jobs of this queue, and of those below it that name none. Without any: see
+    ``domain.priority_classes``."""
     profile: Profile | None = None
     """By what the best cluster for its jobs is found; of this queue and those below it that say nothing."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""

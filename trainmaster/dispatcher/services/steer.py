@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
+from trainmaster.dispatcher.domain.priority_classes import not_allowed
 from trainmaster.dispatcher.services.stores import Stores
+from trainmaster.dispatcher.services.submit import classes_of
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
@@ -140,6 +142,14 @@ async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> stor
     return store.Filter(queue_ids, wanted.states, wanted.name, class_id, dict(wanted.labels), wanted.cluster)
 
 
+async def _refused_queues(tx: Transaction, name: str) -> dict[int, ProblemError]:
+    """Return the queues whose jobs users may not give this priority class, each with the error that says so."""
+    classes, every = await tenants.classes(tx), await tenants.queues(tx)
+    by_path = {row.spec.path: row for row in every}
+    allowed = {row.id: (row.spec.path, classes_of(row.spec.path, by_path, classes)) for row in every if row.is_leaf}
+    return {key: not_allowed(name, path, names) for key, (path, names) in allowed.items() if name not in names}
+
+
 async def class_id_of(tx: Transaction, name: str) -> int:
     classes = {row.spec.name: row.id for row in await tenants.classes(tx)}
     if name not in classes:
@@ -201,9 +211,16 @@ async def _patch_all(
     class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
     if class_id is not None and not await tenants.hold_classes(tx, [class_id]):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"priority class {change.priority_class!r} was just removed")
+    refused: dict[int, ProblemError] = {}
+    if change.priority_class is not None and not caller.is_admin:
+        refused = await _refused_queues(tx, change.priority_class)
     records = await store.lock(tx, keys)
+    if records and all(record.queue_id in refused for record in records.values()):
+        raise refused[next(iter(records.values())).queue_id]
     transitions = []
     for record in records.values():
+        if record.queue_id in refused:
+            continue
         if record.job.state not in (JobState.QUEUED, JobState.HELD):
             if strict:
                 raise ProblemError(

@@ -1,9 +1,10 @@
 """Submitting jobs: of each submission all or nothing, several of them in one transaction."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainmaster.dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster.dispatcher.services import webhooks
 from trainmaster.dispatcher.services.preparing import Prepared, PreparedSpec
 from trainmaster.dispatcher.services.stores import Stores
@@ -148,8 +149,20 @@ def _check(
         name = named or queues[path].spec.default_priority_class or default
         if name not in classes:
             raise _unknown_class(name, classes)
+        if not one.caller.is_admin:
+            allowed = classes_of(path, queues, classes.values())
+            if name not in allowed:
+                raise not_allowed(name, path, allowed)
         out[named, path] = classes[name].id
     return out
+
+
+def classes_of(
+    path: str, queues: Mapping[str, tenants.QueueRow], classes: Iterable[tenants.ClassRow]
+) -> frozenset[str]:
+    """Return the priority classes that users may give to jobs of a queue; ``queues`` are at least it and those above it."""
+    above = [queues[one].spec for one in _ancestry(path) if one in queues]
+    return allowed_classes(above, [row.spec for row in classes])
 
 
 def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:

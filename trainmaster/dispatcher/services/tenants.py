@@ -46,12 +46,14 @@ async def put_queue(tx: Transaction, spec: QueueSpec) -> None:
                 Code.IN_USE, f"queue {spec.parent!r} holds jobs of its own; a queue has either jobs or queues below it"
             )
         parent_id = parent.id
-    if spec.default_priority_class is not None:
+    own = () if spec.default_priority_class is None else (spec.default_priority_class,)
+    if named := (*own, *spec.priority_classes):
         names = [row.spec.name for row in await store.classes(tx)]
-        if spec.default_priority_class not in names:
+        unknown = next((name for name in named if name not in names), None)
+        if unknown is not None:
             raise ProblemError(
                 Code.UNKNOWN_PRIORITY_CLASS,
-                f"there is no priority class {spec.default_priority_class!r}; there are: {', '.join(names)}",
+                f"there is no priority class {unknown!r}; there are: {', '.join(names)}",
             )
     await store.put_queue(tx, spec, parent_id)
 
