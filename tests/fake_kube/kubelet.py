@@ -83,6 +83,17 @@ class Kubelet:
             if life.script == Script("gate", name):
                 self._end(life, Exit(0))
 
+    def exit(self, namespace: str, name: str, code: int) -> None:
+        """A running container exits. Raises KeyError for a pod that does not run."""
+        found = [
+            one
+            for one in self._lives.values()
+            if (one.key.namespace, one.key.name) == (namespace, name) and one.running
+        ]
+        if not found:
+            raise KeyError(name)
+        self._end(found[0], Exit(code))
+
     def living(self) -> list[Object]:
         """Pods whose first container runs now."""
         pods = [self._store.get(life.key) for life in self._lives.values() if life.running]

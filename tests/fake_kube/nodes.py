@@ -108,6 +108,10 @@ class FakeNodes:
                 self._server.store.update(key, marked)
                 self._server.verbs.deletion.delete(PODS, key.namespace, key.name, Options())
 
+    def fail(self, namespace: str, name: str, code: int) -> None:
+        """The first container of a running pod exits with a code."""
+        self._kubelet.exit(namespace, name, code)
+
     def open_gate(self, name: str) -> None:
         """Let ``["sim", "gate", NAME]`` succeed, now and from now on."""
         self._kubelet.open_gate(name)

@@ -31,6 +31,9 @@ from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, 
 from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
 from trainmaster.agent.runtime.kubernetes.record import Record
 from trainmaster.agent.runtime.port import RuntimeAwayError
+from trainmaster.agent.streams import LogStreams
+from trainmaster.agent.tails import Tails
+from trainmaster.protocol.agent import OpenStream, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState
 
 RACK = "topology.example.com/rack"
@@ -76,6 +79,97 @@ async def delete_pod(lab: KubeLab, name: str, grace: int = 1) -> None:
 
 async def until_started(nodes: FakeNodes, name: str, times: int) -> None:
     await eventually(lambda: starts(nodes, name) >= times, f"start number {times} of {name}")
+
+
+class Followed:
+    """Takes what an agent pushes, and puts each member's output together by its offsets."""
+
+    def __init__(self) -> None:
+        self.told: dict[tuple[str, int], str] = {}
+        self.missed = 0
+
+    async def push(self, stream: str, body: StreamPush) -> None:
+        for chunk in body.chunks:
+            place = (chunk.role, chunk.index)
+            before = self.told.get(place, "")
+            if before:
+                self.missed += max(0, chunk.offset - len(before))
+            self.told[place] = before + chunk.data[max(0, len(before) - chunk.offset) :]
+
+
+async def told(followed: Followed, text: str) -> None:
+    await eventually(lambda: followed.told.get(("worker", 0)) == text, f"{text!r}; there is {followed.told}")
+
+
+# -- output
+
+
+async def test_a_follower_and_the_tail_have_the_output_of_all_lives_of_a_member(lab: KubeLab, nodes: FakeNodes) -> None:
+    name = f"{A}-worker-0"
+    await lab.runtime.start(start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER})))
+    followed, kept = Followed(), Followed()
+    streams, tails = LogStreams(followed, lab.runtime, "s"), Tails(kept, lab.runtime, "s")
+    streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
+    said = ""
+    for life in range(3):
+        await until_started(nodes, name, life + 1)
+        nodes.write_log(NAMESPACE, name, f"life {life} of the same length")
+        said += f"life {life} of the same length\n"
+        await told(followed, said)
+        nodes.fail(NAMESPACE, name, 3)
+    await until_started(nodes, name, 4)
+    nodes.fail(NAMESPACE, name, 3)
+    await until_over(lab, A)
+    assert await tails.keep([A], 10.0, 10.0)
+    await streams.close()
+    await tails.close()
+    assert kept.told["worker", 0] == said
+    assert (followed.told["worker", 0], followed.missed) == (said, 0)
+
+
+async def test_what_was_followed_of_a_member_is_kept_when_its_node_goes(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.write_log(NAMESPACE, f"{A}-worker-0", "said before")
+    followed, kept = Followed(), Followed()
+    streams, tails = LogStreams(followed, lab.runtime, "s"), Tails(kept, lab.runtime, "s")
+    streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=65_536))
+    await told(followed, "said before\n")
+    nodes.crash_node(node)
+    nodes.boot_node(node)
+    await until_over(lab, A)
+    assert await tails.keep([A], 10.0, 10.0)
+    await streams.close()
+    await tails.close()
+    assert kept.told["worker", 0] == "said before\n"
+    assert followed.told["worker", 0] == "said before\n"
+
+
+async def test_a_kubelet_without_the_output_adds_nothing_to_it(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.write_log(NAMESPACE, f"{A}-worker-0", "nobody has heard this")
+    nodes.crash_node(node)
+    nodes.boot_node(node)
+    await until_over(lab, A)
+    kept = Followed()
+    tails = Tails(kept, lab.runtime, "s")
+    assert await tails.keep([A], 10.0, 10.0)
+    await tails.close()
+    assert kept.told == {}
+
+
+async def test_a_follower_gets_all_of_a_fast_writer(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await until_state(lab, A, RunState.RUNNING)
+    line = "x" * 1023
+    nodes.write_log(NAMESPACE, f"{A}-worker-0", "\n".join([line] * 3_000))
+    followed = Followed()
+    streams = LogStreams(followed, lab.runtime, "s")
+    streams.open(OpenStream(stream="f", run=A, follow=True, tail_bytes=0))
+    await eventually(lambda: len(followed.told.get(("worker", 0), "")) == 3_000 * 1024, "3 MB have come")
+    await streams.close()
+    assert followed.missed == 0
 
 
 # -- nodes that go down

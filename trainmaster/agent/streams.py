@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 32_768
 _PUSH_BYTES = 262_144
+"""Bytes of output in one push at most, or a little more. Each waits for its answer, so this bounds what a follower gets."""
 _LOOK_SECONDS = 0.2
 _KEEP_OPEN_SECONDS = 5.0
 _MOST_STREAMS = 64
@@ -86,10 +87,11 @@ class LogStreams:
     async def _follow(self, stream: OpenStream) -> None:
         """Push what is there, then what comes, until the members are over or nobody follows."""
         offsets: dict[tuple[str, int], int] = {}
+        turn = 0
         last_push = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            chunks, over = await self._collect(stream, offsets)
+            chunks, over, turn = await self._collect(stream, offsets, turn)
             # An empty push now and then learns whether anybody still follows.
             if chunks or over or loop.time() - last_push > _KEEP_OPEN_SECONDS:
                 last_push = loop.time()
@@ -102,15 +104,25 @@ class LogStreams:
             if not chunks:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _collect(self, stream: OpenStream, offsets: dict[tuple[str, int], int]) -> tuple[list[LogChunk], bool]:
+    async def _collect(
+        self, stream: OpenStream, offsets: dict[tuple[str, int], int], turn: int
+    ) -> tuple[list[LogChunk], bool, int]:
+        """One push of what is new, whether it is the last, and with which member the next one begins: each has its turn."""
         status = self._runtime.held().get(stream.run)
         run_is_over = status is None or status.state.is_terminal
         chunks, size, more = [], 0, False
-        for role, index in members_of(self._runtime, stream.run):
-            if (stream.roles and role not in stream.roles) or stream.index not in (None, index):
-                continue
+        members = [
+            (role, index)
+            for role, index in members_of(self._runtime, stream.run)
+            if (not stream.roles or role in stream.roles) and stream.index in (None, index)
+        ]
+        first = turn % len(members) if members else 0
+        share = max(_CHUNK_BYTES, _PUSH_BYTES // max(1, len(members)))
+        turn = first
+        for role, index in members[first:] + members[:first]:
+            turn += 1
             start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
-            most = min(max(_CHUNK_BYTES, stream.tail_bytes if start < 0 else 0), _PUSH_BYTES)
+            most = min(max(share, stream.tail_bytes if start < 0 else 0), _PUSH_BYTES)
             chunk, ended = await read_chunk(self._runtime, stream.run, role, index, start, most)
             if chunk is not None and chunk.data:
                 chunks.append(chunk)
@@ -120,7 +132,7 @@ class LogStreams:
                 more = True
                 break
         over = not chunks if not stream.follow else run_is_over and not chunks and not more
-        return chunks, over
+        return chunks, over, turn
 
     async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
         """Whether somebody still follows. An api that is away is waited for: the stream ends when its followers give up."""

@@ -26,6 +26,8 @@ _PREFIX = "trainmaster:"
 SCHEDULER, CLUSTERS, JOBS = "wake:scheduler", "wake:clusters", "wake:jobs"
 _CHANNELS = (SCHEDULER, CLUSTERS, JOBS)
 _MOST_KEYS = 500
+_MOST_WAITING = 64
+"""Pushes of log chunks, of some 256 KiB each, that wait for a slow follower; what comes beyond is told as missed."""
 EVERYONE = "*"
 
 
@@ -95,7 +97,7 @@ class SoftState:
     @asynccontextmanager
     async def following(self, stream: str) -> AsyncIterator[asyncio.Queue[bytes]]:
         """A bounded queue of what is relayed on a stream. Chunks may come twice; they carry offsets."""
-        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=256)
+        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
         self._followers[stream].add(queue)
         task = asyncio.create_task(self._follow(stream, queue)) if self._redis is not None else None
         try:

@@ -47,8 +47,6 @@ class Book:
     """Uids of pods that are gone: an answer that comes late must not bring them back."""
     ran_in: int = -1
     """The round in which the gang was last at work."""
-    last_pods: dict[Member, str] = field(default_factory=dict)
-    """Uids of the last pods of members, by which their output may still be in memory."""
     trouble_since: dict[str, float] = field(default_factory=dict)
     forbidden_since: float | None = None
     """Since when the agent lacks a permission for it, on the monotonic clock."""
@@ -92,7 +90,6 @@ class Book:
         if sight.uid in self.gone:
             return False
         self.pods[sight.role, sight.index] = sight
-        self.last_pods[sight.role, sight.index] = sight.uid
         return True
 
     def lose(self, sight: PodSight) -> None:

@@ -117,7 +117,7 @@ class Crew:
             )
             book.next_look = min(found.wake_at or float("inf"), late_growth(book))
             if found.progress is not None:
-                await self._anchors.save(book, found.progress)
+                await self._anchors.save(book, await self._with_output(book, found.progress))
                 continue
             self.tell(book, found)
             if found.over or not await self._act(book, found):
@@ -169,6 +169,34 @@ class Crew:
             waits_for=book.waits_for,
             opened_at=book.opened_at,
         )
+
+    def _said(self, book: Book, role: str, index: int) -> int:
+        return book.record.progress.said.get(f"{role}-{index}", 0)
+
+    async def _with_output(self, book: Book, progress: Progress) -> Progress:
+        """Read what members that are to start again have said, before their pods go; the record with how much that was.
+
+        Of a gang that starts again only some are read, of those that have ended; of others what was followed is kept.
+        """
+        before = book.record.progress
+        if progress.verdict is not None or progress.stop is not None:
+            return progress
+        ended = [
+            pod
+            for (role, index), pod in book.pods.items()
+            if pod.is_over
+            and pod.has_started
+            and (progress.round != before.round or progress.again.get(f"{role}-{index}", ("", ""))[1] == pod.uid)
+            and before.again.get(f"{role}-{index}", ("", ""))[1] != pod.uid
+        ]
+        ended = sorted(ended, key=lambda pod: (pod.stage != "failed", pod.role, pod.index))[:_KEPT_OUTPUTS]
+        if not ended:
+            return progress
+        ends = await asyncio.gather(
+            *(self._outputs.finish(pod, said=self._said(book, pod.role, pod.index)) for pod in ended)
+        )
+        said = {f"{pod.role}-{pod.index}": end for pod, end in zip(ended, ends, strict=True)}
+        return replace(progress, said=progress.said | said)
 
     def _wished(self, book: Book) -> Progress | None:
         """The record with what the dispatcher has asked for since; None if there is nothing new."""
@@ -248,7 +276,7 @@ class Crew:
             book.ours.add(pod.uid)
         running = [pod for pod, _ in pods if pod.stage == "running" and not pod.deleting]
         for pod in sorted(running, key=lambda one: (one.role, one.index))[:_KEPT_OUTPUTS]:
-            self._outputs.follow(pod.namespace, pod.name, pod.uid, pod.container, ended=False)
+            self._outputs.follow(pod, ended=False, said=self._said(book, pod.role, pod.index))
         grace = pods[0][1]
         number = pods[0][0].round
         alike = all(one == grace and pod.round == number for pod, one in pods)
@@ -275,6 +303,7 @@ class Crew:
             if why is not None:
                 await self._end(book, Verdict(RunState.RETURNED, why))
                 return True
+        ends = self._ends_of_earlier_lives(book, members)
         try:
             await self._prepare(book, manifests)
             for begin in range(0, len(members), _BATCH):
@@ -299,13 +328,20 @@ class Crew:
             return True
         book.forbidden_since = None
         progress = book.record.progress
-        complete = replace(progress, created=True)
+        complete = replace(progress, created=True, said=progress.said | ends)
         if progress.created or manifests.size == 1:
             # A member alone is one creation: nothing can be half done, and a restarted agent looks whether it is there.
             book.record.progress = complete
         else:
             await self._anchors.save(book, complete)
         return True
+
+    def _ends_of_earlier_lives(self, book: Book, members: Sequence[Member]) -> dict[str, int]:
+        """By member that is about to be created once more: where the output of its earlier lives ends, as far as it is in memory."""
+        if not book.record.progress.round:
+            return {}
+        ends = ((f"{role}-{index}", self._outputs.end_of((book.run, role, index))) for role, index in members)
+        return {name: end for name, end in ends if end}
 
     def _refusal(self, book: Book, manifests: Manifests) -> str | None:
         """Why this cluster cannot run it at all."""

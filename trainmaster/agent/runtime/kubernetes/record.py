@@ -74,6 +74,8 @@ class Progress:
     """Members that are to be created again: not before when, and the uid of the pod whose end was judged."""
     done: list[str] = field(default_factory=list)
     """Members that have succeeded and whose pods are gone."""
+    said: dict[str, int] = field(default_factory=dict)
+    """By member: bytes of output of its earlier lives, as far as somebody has read it. Offsets of the next life begin there."""
     running_since: float | None = None
     stop: StopRun | None = None
     stopped_at: float = 0.0
@@ -112,6 +114,7 @@ _PLAIN_FIELDS = (
     "restarts",
     "again",
     "done",
+    "said",
     "running_since",
     "stopped_at",
     "ended_at",

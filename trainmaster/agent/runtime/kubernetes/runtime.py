@@ -272,8 +272,7 @@ class KubernetesRuntime:
         self._room.drop(run)
         self._crew_now.opening.waiting.pop(run, None)
         self._cancel_timer(run)
-        for pod in book.pods.values():
-            self._outputs.forget(pod.uid)
+        self._outputs.forget(run)
         try:
             objects = self._objects_of(book)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
@@ -296,11 +295,9 @@ class KubernetesRuntime:
         book = self._books[run]
         pod = book.pods.get((role, index))
         if pod is not None and pod.has_started:
-            return await self._outputs.read(
-                pod.namespace, pod.name, pod.uid, pod.container, offset, limit, ended=pod.is_over
-            )
-        last = book.last_pods.get((role, index))
-        kept = None if last is None else self._outputs.kept(last, offset, limit)
+            said = book.record.progress.said.get(f"{role}-{index}", 0)
+            return await self._outputs.read(pod, offset, limit, said=said)
+        kept = self._outputs.kept((run, role, index), offset, limit)
         if kept is not None:
             return kept
         if (role, index) not in book.facts.wanted(book.sizes):

@@ -1,0 +1,179 @@
+"""What members have written, over their lives, as a real API server gives it: late, cut off, with excuses for output."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.test_kubernetes_assess import RUN, pod
+from trainmaster.agent.kube.client import ApiServer
+from trainmaster.agent.kube.errors import UnavailableError
+from trainmaster.agent.kube.pods import PodSight
+from trainmaster.agent.runtime.kubernetes import output
+from trainmaster.agent.runtime.kubernetes.output import Outputs
+
+EXCUSE = b"unable to retrieve container logs for containerd://" + b"0af1" * 16
+NO_FILE = b'failed to try resolving symlinks in path "/var/log/pods/jobs_p_u/main/0.log": lstat /var: no such file or directory'
+
+
+class Body:
+    def __init__(self, pieces: list[bytes | Exception]) -> None:
+        self._pieces = pieces
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            await asyncio.sleep(0)
+            if isinstance(piece, Exception):
+                raise piece
+            for begin in range(0, len(piece), size):
+                yield piece[begin : begin + size]
+
+
+class Logs:
+    """Answers to requests for the log of pods, by name, one after the other; the last one stays."""
+
+    def __init__(self, **answers: list[list[bytes | Exception]]) -> None:
+        self.answers = answers
+        self.queries: list[Mapping[str, str]] = []
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], *, silence: float) -> AsyncIterator[Body]:
+        self.queries.append(query)
+        answers = self.answers[path.split("/")[-2]]
+        yield Body(answers.pop(0) if len(answers) > 1 else answers[0])
+
+
+def outputs(**answers: list[list[bytes | Exception]]) -> Outputs:
+    return Outputs(cast("ApiServer", Logs(**answers)))
+
+
+def life(name: str, stage: Any = "failed", index: int = 0) -> PodSight:
+    return pod(index, stage, name=name, uid=f"uid-{name}")
+
+
+async def whole(of: Outputs, sight: PodSight, limit: int = 1 << 20) -> str:
+    return (await of.read(sight, -limit, limit)).data.decode()
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_PAUSE", 0.0)
+
+
+async def test_a_follower_gets_all_of_each_life_of_a_member() -> None:
+    of = outputs(one=[[b"first life\n"]], two=[[b"second life\n"]])
+    first = await of.read(life("one"), 0, 1000)
+    assert first.data == b"first life\n"
+    then = await of.read(life("two"), first.offset + len(first.data), 1000)
+    assert (then.offset, then.data) == (len(first.data), b"second life\n")
+
+
+async def test_the_tail_holds_what_earlier_lives_said() -> None:
+    of = outputs(one=[[b"first\n"]], two=[[b"second\n"]])
+    assert await of.finish(life("one")) == 6
+    assert await whole(of, life("two")) == "first\nsecond\n"
+
+
+async def test_an_agent_that_starts_anew_goes_on_counting_where_the_record_says() -> None:
+    of = outputs(two=[[b"second\n"]])
+    piece = await of.read(life("two"), 6, 1000, said=6)
+    assert (piece.offset, piece.data) == (6, b"second\n")
+
+
+async def test_what_comes_last_of_a_life_comes_before_the_next_one() -> None:
+    of = outputs(one=[[b"a", b"b", b"c"]], two=[[b"d"]])
+    of.follow(life("one", "running"), ended=False)
+    assert await whole(of, life("two")) == "abcd"
+
+
+async def test_of_a_broken_connection_nothing_comes_twice_and_nothing_is_dropped() -> None:
+    of = outputs(one=[[b"abc", UnavailableError("reset")], [b"abcdef"]])
+    running = life("one", "running")
+    assert (await of.read(running, 0, 10)).data == b"abc"
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    assert await whole(of, life("one")) == "abcdef"
+
+
+@pytest.mark.parametrize("excuse", [EXCUSE, EXCUSE + b"\n", NO_FILE], ids=["container", "line", "file"])
+async def test_a_kubelets_excuse_is_no_output(excuse: bytes) -> None:
+    of = outputs(one=[[excuse[:20], excuse[20:]]])
+    piece = await of.read(life("one"), -100, 1000)
+    assert (piece.data, piece.end) == (b"", True)
+
+
+async def test_what_was_followed_before_the_node_went_is_kept() -> None:
+    of = outputs(one=[[b"said before\n", UnavailableError("the node is gone")], [EXCUSE]])
+    assert (await of.read(life("one", "running"), 0, 100)).data == b"said before\n"
+    await asyncio.gather(*(spool.task for spool in of._spools.values() if spool.task))
+    assert await whole(of, life("one")) == "said before\n"
+
+
+async def test_a_kubelet_that_has_just_started_is_asked_again() -> None:
+    of = outputs(one=[[EXCUSE], [b"it is there\n"]])
+    assert await whole(of, life("one")) == "it is there\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXCUSE + b"\nand more\n",
+        b"unable to retrieve container logs for whatever reason\n",
+        b"unable to retrieve",
+        b"unable to retrieve container logs for x" * 100,
+        b"fail",
+        b"",
+    ],
+    ids=["and more", "other words", "its beginning", "long", "shorter", "nothing"],
+)
+async def test_a_program_may_say_similar_things(text: bytes) -> None:
+    assert await whole(outputs(one=[[text]]), life("one")) == text.decode()
+
+
+async def test_a_follower_slower_than_the_log_misses_nothing_and_the_agent_keeps_little() -> None:
+    text = bytes(range(256)) * 16_000  # 4 MB
+    of = outputs(one=[[text]])
+    got, most = b"", 0
+    while len(got) < len(text):
+        piece = await of.read(life("one"), len(got), 100_000)
+        assert piece.offset == len(got), "a gap"
+        got += piece.data
+        most = max(most, *(len(spool.data) for spool in of._spools.values()))
+    assert got == text
+    assert most <= output._KEPT
+
+
+async def test_a_follower_who_stays_away_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_PATIENCE_WITH_READERS", 0.05)
+    text = b"x" * 1_000_000 + b"end"
+    of = outputs(one=[[text]])
+    assert (await of.read(life("one", "running"), 0, 10)).offset == 0
+    tail = await of.read(life("one"), -3, 10)
+    assert (tail.offset, tail.data, tail.end) == (1_000_000, b"end", True)
+
+
+async def test_the_tail_that_is_kept_for_good_waits_for_no_follower_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_FIRST_WAIT", 0.05)
+    text = b"x" * 1_000_000 + b"end"
+    of = outputs(one=[[text]])
+    await of.read(life("one"), 0, 10)
+    monkeypatch.setattr(output, "_FIRST_WAIT", 5.0)
+    of._spools[RUN, "worker", 0].hurried = True
+    of._spools[RUN, "worker", 0].taken.set()
+    tail = await of.read(life("one"), -3, 10)
+    assert (tail.data, tail.end) == (b"end", True)
+    late = await of.read(life("one"), 10, 10)
+    assert late.offset > 10, "what is missed shows in the offset"
+
+
+async def test_what_earlier_lives_said_outlasts_those_who_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_IDLE_SECONDS", -1.0)
+    of = outputs(one=[[b"first\n"]], two=[[b"second\n"]], other=[[b""]])
+    await of.finish(life("one"))
+    assert await whole(of, life("two")) == "first\nsecond\n"
+    await whole(of, life("other", index=1))  # makes room
+    assert (RUN, "worker", 0) in of._parked
+    assert await whole(of, life("two")) == "first\nsecond\n"
+    of.forget(RUN)
+    assert of.end_of((RUN, "worker", 0)) is None
