@@ -87,6 +87,19 @@ def database_url(postgres_url: str) -> Iterator[str]:
     engine.dispose()
 
 
+@pytest.fixture
+def empty_database_url(postgres_url: str) -> Iterator[str]:
+    """A fresh database without a schema."""
+    name = f"empty_{os.getpid()}_{next(_names)}"
+    engine = create_engine(driver_url(postgres_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield on_database(postgres_url, name)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A Redis: ``redis-server`` where there is one, else the stand-in that ``trainmaster up`` uses too."""

@@ -1,5 +1,6 @@
 """The Dockerfile as a list of instructions, by stage."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,12 @@ class Instruction:
     @property
     def words(self) -> list[str]:
         return shlex.split(self.rest)
+
+    @property
+    def array(self) -> list[str]:
+        """The words of an instruction in the form of a JSON array."""
+        words: list[str] = json.loads(self.rest)
+        return words
 
 
 @dataclass(slots=True)

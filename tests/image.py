@@ -1,0 +1,138 @@
+"""The environment of the image, made as the Dockerfile says, in folders. Builds no image."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests import dockerfile
+from tests.compose_file import ROOT
+
+_PLACE = "/opt/trainmaster"
+"""Where the image has its virtual environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A virtual environment with the product in it."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def program(self) -> list[str]:
+        """The image's entry point."""
+        (entry,) = dockerfile.stages()[-1].all("ENTRYPOINT")
+        (name,) = entry.array
+        return [str(self.folder / "bin" / name)]
+
+    @property
+    def site(self) -> Path:
+        (site,) = self.folder.glob("lib/python3.*/site-packages")
+        return site
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the image sets."""
+        here = {"PATH": os.environ["PATH"]}
+        for instruction in dockerfile.stages()[-1].all("ENV"):
+            for word in instruction.words:
+                name, _, value = word.partition("=")
+                here[name] = value.replace(_PLACE, str(self.folder)).replace("$PATH", here["PATH"])
+        return here
+
+    def run(self, program: str, *words: str) -> str:
+        """Run a program of the environment; its standard output. Fails the test when it does not end with 0."""
+        done = subprocess.run(
+            [self.folder / "bin" / program, *words],
+            cwd=self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def install(folder: Path) -> Installed:
+    """Do what the first stage of the Dockerfile does, below ``folder``."""
+    build, installed = folder / "build", Installed(folder / "opt")
+    venv.create(folder / "python", with_pip=True)
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env["PATH"] = f"{folder / 'python' / 'bin'}:{env['PATH']}"
+    build.mkdir()
+    for instruction in dockerfile.stages()[0].instructions:
+        match instruction.word:
+            case "COPY":
+                *sources, target = instruction.words
+                for source in sources:
+                    _copy(ROOT / source, build / target / source if target.endswith("/") else build / target)
+            case "RUN":
+                command = instruction.rest.replace(_PLACE, str(installed.folder))
+                done = subprocess.run(
+                    ["sh", "-ec", command], cwd=build, env=env, capture_output=True, text=True, timeout=300, check=False
+                )
+                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            case "ENV":
+                env |= dict(word.split("=", 1) for word in shlex.split(instruction.rest))
+            case "WORKDIR":
+                assert instruction.rest == "/build"
+            case other:
+                raise AssertionError(f"{other} is not known to tests/image.py")
+    return installed
+
+
+def with_extra(whole: Installed, extra: str, folder: Path) -> Installed:
+    """Make an environment with only what ``trainmaster[extra]`` asks for, of the files of another; nothing is downloaded."""
+    venv.create(folder, with_pip=False)
+    part = Installed(folder)
+    for distribution in _closure(whole.site, extra):
+        for file in distribution.files or ():
+            source = Path(str(distribution.locate_file(file)))
+            if ".." in file.parts or not source.is_file():
+                continue  # a script in bin, or bytecode that was not made
+            target = part.site / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source, target)
+    script = Path(whole.program[0])
+    (folder / "bin" / script.name).write_text(script.read_text().replace(str(whole.folder), str(folder)))
+    (folder / "bin" / script.name).chmod(0o755)
+    return part
+
+
+def _closure(site: Path, extra: str) -> Iterator[Distribution]:
+    """The product and all that it asks for with an extra, directly or not."""
+    every = {canonicalize_name(found.name): found for found in distributions(path=[str(site)])}
+    wanted, asked = [("trainmaster", extra)], set[tuple[str, str]]()
+    while wanted:
+        name, its_extra = one = wanted.pop()
+        if one in asked:
+            continue
+        if name not in {before for before, _ in asked}:
+            yield every[canonicalize_name(name)]
+        asked.add(one)
+        for line in every[canonicalize_name(name)].requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": its_extra}):
+                wanted += [(canonicalize_name(requirement.name), each) for each in requirement.extras | {""}]
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
