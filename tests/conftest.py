@@ -121,6 +121,7 @@ class FakeAgent:
     holder: str = "holder-1"
     number: int = 0
     version: int = 0
+    place: str = "test"
     held: set[str] = field(default_factory=set)
     starts: list[dict[str, Any]] = field(default_factory=list)
     """Runs that were to be started and that no test has taken yet."""
@@ -141,6 +142,7 @@ class FakeAgent:
             number=self.number,
             runs=runs,
             full=full,
+            place=self.place,
             held_count=len(self.held),
             held_digest=reduce(xor, (run_digest(parse_run_id(run)) for run in self.held), 0),
             capacity=capacity,

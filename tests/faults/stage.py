@@ -45,7 +45,8 @@ class Expected:
     may outlast."""
 
     state: str
-    attempts: int
+    attempts: int | None
+    """None: the test that submitted it looks after that itself."""
     may_rerun: bool
 
 
@@ -111,15 +112,47 @@ class Stage:
         (home / "key").write_text(f"tmk_{name}")
         nodes = [{"name": "node", "count": 4, "allocatable": {"cpu": "4", "memory": "16Gi"}}]
         (home / "cluster.yaml").write_text(yaml.safe_dump({"nodes": nodes}))
+        self._add(f"agent-{name}", self._agent_command(program, name, home / "state")).start()
+
+    def _agent_command(self, program: list[str], name: str, state_dir: Path) -> list[str]:
+        home = self.folder / "agents" / name
         options = {
             "--url": f"http://127.0.0.1:{self.links[name].port}",
             "--cluster": str(home / "cluster.yaml"),
-            "--state-dir": str(home / "state"),
+            "--state-dir": str(state_dir),
             "--key-file": str(home / "key"),
         }
-        self._add(
-            f"agent-{name}", [*program, "agent", "run", *[word for pair in options.items() for word in pair]]
-        ).start()
+        return [*program, "agent", "run", *[word for pair in options.items() for word in pair]]
+
+    def state_dir(self, name: str) -> Path:
+        """Where the agent of a cluster has its records now."""
+        command = self.children[f"agent-{name}"].command
+        return Path(command[command.index("--state-dir") + 1])
+
+    def use_folder(self, name: str, folder: str) -> None:
+        """Let the agent of a cluster have its records elsewhere from its next start on."""
+        command = self.children[f"agent-{name}"].command
+        command[command.index("--state-dir") + 1] = str(self.folder / "agents" / name / folder)
+
+    def add_rival(self, name: str, folder: str) -> str:
+        """Start another agent with the key of a cluster and a folder of its own; its name among the children."""
+        program = self.children[f"agent-{name}"].command[:3]
+        rival = f"rival-{name}-{folder}"
+        self._add(rival, self._agent_command(program, name, self.folder / "agents" / name / folder)).start()
+        return rival
+
+    def supervise(self, names: list[str], seconds: float) -> None:
+        """Start again whichever of these processes ends, for some time."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            for name in names:
+                process = self.children[name].process
+                if process is None or process.poll() is not None:
+                    self.revive(name)
+            time.sleep(0.1)
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / "logs" / f"{name}.log").read_text()
 
     def stop(self) -> None:
         for child in self.children.values():
@@ -189,6 +222,63 @@ class Stage:
         job_id = str(answer.json()["id"])
         self.expected[job_id] = Expected("succeeded", failures + 1, requeue_after == LIMIT)
         return job_id
+
+    def submit_lasting(
+        self,
+        name: str,
+        seconds: float,
+        *,
+        cpu: str = "500m",
+        replicas: int = 1,
+        priority_class: str | None = None,
+        expected: str = "cancelled",
+    ) -> str:
+        """Submit a job for cluster ``private`` that waits for its cluster whatever happens to it; its id."""
+        command = [sys.executable, "-I", "-S", str(MEMBER), str(self.members), str(seconds), "0"]
+        spec = {
+            "kind": "Job",
+            "name": name,
+            "queue": "default",
+            "stopGrace": "1s",
+            "onDisconnect": "wait",
+            "placement": {"clusters": ["private"]},
+            "roles": [
+                {"name": "main", "replicas": replicas, "template": {"command": command, "resources": {"cpu": cpu}}}
+            ],
+        } | ({"priorityClass": priority_class} if priority_class else {})
+        answer = self.request("POST", "/v1/jobs", json=spec)
+        assert answer.status_code == 201, answer.text
+        job_id = str(answer.json()["id"])
+        self.expected[job_id] = Expected(expected, None, may_rerun=False)
+        return job_id
+
+    def act(self, path: str) -> None:
+        answer = self.request("POST", f"/v1/{path}", json={})
+        assert answer.status_code == 200, answer.text
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        shown: dict[str, Any] = self.request("GET", f"/v1/jobs/{job_id}").json()
+        return shown
+
+    def cluster(self, name: str) -> dict[str, Any]:
+        shown: dict[str, Any] = self.request("GET", f"/v1/clusters/{name}").json()
+        return shown
+
+    def until(self, job_id: str, state: str) -> None:
+        """Wait until a job is in a state."""
+        try:
+            eventually_sync(lambda: self.job(job_id)["state"] == state, _PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"not {state}: {self.job(job_id)}") from error
+
+    def starts(self, job_id: str, attempt: int) -> int:
+        """How many members of one run of a job have started."""
+        lines = [line for file in self.members.glob(f"{job_id}.*.starts") for line in file.read_text().splitlines()]
+        return lines.count(f"{job_id}-r{attempt}")
+
+    def no_copies_met(self) -> None:
+        overlaps = self.members / "overlaps"
+        assert not overlaps.exists(), overlaps.read_text()
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Ask either api, until one answers with something else than 503."""
@@ -262,6 +352,8 @@ class Stage:
         for job_id, expected in self.expected.items():
             job = jobs[job_id]
             assert job["state"] == expected.state, (job_id, job)
+            if expected.attempts is None:
+                continue
             if reruns_allowed and expected.may_rerun:
                 assert job["attempt"] >= expected.attempts, (job_id, job)
             else:
@@ -269,12 +361,16 @@ class Stage:
                     f"{job_id} was stopped though nobody asked: {self.history(job_id)}"
                 )
         eventually_sync(lambda: not self.member_processes(), 30)
-        overlaps = self.members / "overlaps"
-        assert not overlaps.exists(), overlaps.read_text()
+        self.no_copies_met()
 
     def reruns(self) -> int:
         """How many jobs took more runs than their failures explain."""
-        return sum(job["attempt"] > self.expected[job_id].attempts for job_id, job in self.jobs().items())
+        jobs = self.jobs()
+        return sum(
+            jobs[job_id]["attempt"] > expected.attempts
+            for job_id, expected in self.expected.items()
+            if expected.attempts is not None
+        )
 
     def history(self, job_id: str) -> Any:
         return self.request("GET", f"/v1/jobs/{job_id}/events").json()

@@ -47,6 +47,12 @@ async def age_contact(stores: Stores, cluster: str, seconds: float) -> None:
         name=cluster,
     )
     await execute(stores, "UPDATE runs SET leased_at = leased_at - make_interval(secs => :s)", s=seconds)
+    await execute(
+        stores,
+        "UPDATE cluster_holders SET place_since = place_since - make_interval(secs => :s),"
+        " contact_at = contact_at - make_interval(secs => :s)",
+        s=seconds,
+    )
 
 
 async def age_service(stores: Stores, seconds: float = 60) -> None:

@@ -17,7 +17,7 @@ from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import submit_one
 from trainmaster.dispatcher.store import agents, scheduling, tenants
 from trainmaster.dispatcher.store.keys import Caller
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, SyncRequest
 from trainmaster.protocol.states import ClusterKind, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 
@@ -35,7 +35,7 @@ async def scheduler(database_url: str) -> AsyncIterator[Scheduler]:
     group = NodeGroup(name="node", count=1, free={"cpu": 4000})
     report = CapacityReport(groups=(group,), runtime="test", scheduler="test")
     async with stores.database.transaction() as tx:
-        await agents.touch(tx, 1, "session", "holder", 1, 3600, "")
+        await agents.begin_session(tx, 1, SyncRequest(session="session", holder="holder", number=1), 3600)
         await agents.save_capacity(tx, 1, report.model_dump(mode="json", by_alias=True))
         await submit_one(tx, stores, ADMIN, prepare(JOB, Most()))
     made = Scheduler(stores)

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.dispatcher.store.database import Transaction
-from trainmaster.protocol.agent import RunEnd, RunReport
+from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 
 LIMIT = {"onDisconnect": {"requeueAfter": "10s"}}
@@ -53,12 +53,30 @@ async def test_only_the_newest_session_of_a_cluster_is_served(service: Service, 
     assert (await agent.sync()).status_code == 409, "a session that was superseded never comes back"
 
 
-async def test_a_run_that_its_own_holder_no_longer_lists_is_lost_at_once(service: Service, agent: FakeAgent) -> None:
+async def lose(agent: FakeAgent, run: str) -> None:
+    """Let the agent have no record of a run, and find nothing of it."""
+    agent.held.discard(run)
+    await agent.sync(full=True)
+    (stop,) = (await agent.desired())["stop"]
+    assert (stop["run"], stop["cause"]) == (run, "unknown")
+    gone = RunReport(
+        run=run,
+        generation=stop["generation"],
+        seq=NOT_HELD_SEQ,
+        state=RunState.CANCELLED,
+        absence=Absence.VERIFIED,
+    )
+    await agent.sync(gone)
+
+
+async def test_a_run_that_its_own_holder_no_longer_lists_is_looked_for_and_lost(
+    service: Service, agent: FakeAgent
+) -> None:
     job_id, run = await running(service, agent)
     restarted = service.agent(session="session-2")
     await restarted.sync()
     assert (await service.job(job_id))["state"] == "running", "only a full list can lack a run"
-    await restarted.sync(full=True)
+    await lose(restarted, run)
     shown = await service.job(job_id)
     assert shown["runs"][0]["state"] == "lost"
     assert shown["runs"][0]["message"] == "the cluster's agent no longer holds it"
@@ -71,8 +89,7 @@ async def test_a_job_lost_three_times_while_its_cluster_stays_up_has_failed(serv
     for number in range(3):
         run = (await agent.next_start())["run"]
         await agent.report(run, RunState.RUNNING, 1)
-        agent.held.clear()
-        await agent.sync(full=True)
+        await lose(agent, run)
         assert (await service.job(job_id))["runs"][number]["state"] == "lost"
     shown = await service.job(job_id)
     assert (shown["state"], shown["retriesUsed"]) == ("failed", 0)
@@ -83,11 +100,12 @@ async def test_runs_of_an_earlier_holder_are_lost_only_when_their_members_must_b
     service: Service, agent: FakeAgent
 ) -> None:
     job_id, _ = await running(service, agent, **LIMIT)
+    await execute(service.stores, "UPDATE cluster_contacts SET lease_until = 'epoch'")
     other = service.agent(session="session-2", holder="holder-2")
     await other.sync()
     await other.sync(full=True)
     assert (await service.job(job_id))["state"] == "running", "the new holder knows nothing of it"
-    pass_time = "UPDATE cluster_contacts SET earlier_contact_at = earlier_contact_at - make_interval(secs => :s)"
+    pass_time = "UPDATE cluster_holders SET contact_at = contact_at - make_interval(secs => :s)"
     leased_earlier = "UPDATE runs SET leased_at = leased_at - make_interval(secs => :s)"
     for seconds, lost in ((8.0, 0), (3.0, 1)):
         await execute(service.stores, leased_earlier, s=seconds)

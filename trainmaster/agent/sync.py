@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster import __version__
+from trainmaster.agent.absences import Absences
 from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster.agent.streams import LogStreams
@@ -105,8 +106,6 @@ class Agent:
         self._epoch_is_new = False
         self._acknowledged: dict[str, int] = {}
         """By run: the sequence number that the dispatcher has stored."""
-        self._not_here: dict[str, RunReport] = {}
-        """Ends of runs that were to be stopped and that this agent does not hold."""
         self._unknown_since: dict[str, float] = {}
         """Runs that the dispatcher does not know, by when it said so first."""
         self._ended_at: dict[str, float] = {}
@@ -119,6 +118,7 @@ class Agent:
         self._version = 0
         """Of the desired state, as far as it has been acted on."""
         self._kick = asyncio.Event()
+        self._absences = Absences(runtime, self._kick.set)
         self._streams = LogStreams(dispatcher, runtime, self._session)
         self._tails = Tails(dispatcher, runtime, self._session)
 
@@ -139,6 +139,7 @@ class Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._streams.close()
             await self._tails.close()
+            await self._absences.close()
 
     def has_lease(self) -> bool:
         """Whether this session may start runs now."""
@@ -183,6 +184,7 @@ class Agent:
         request = SyncRequest(
             session=self._session,
             holder=self._runtime.holder,
+            place=self._runtime.place,
             number=self._number,
             agent_version=__version__,
             runs=tuple(reports),
@@ -226,7 +228,7 @@ class Agent:
             for status in held.values()
             if self._full or self._acknowledged.get(status.run) != status.seq
         ]
-        return [*news, *(report for run, report in self._not_here.items() if run not in held)]
+        return [*news, *(report for report in self._absences.reports() if report.run not in held)]
 
     def _report(self, status: RunStatus, now: float) -> RunReport:
         try:
@@ -268,7 +270,7 @@ class Agent:
         return fresh
 
     def _awaits_tail(self, report: RunReport) -> bool:
-        return report.state.is_terminal and report.run not in self._not_here and not self._tails.is_over(report.run)
+        return report.state.is_terminal and report.run not in self._absences and not self._tails.is_over(report.run)
 
     async def _keep_tails(self) -> None:
         """Hand over the last output of runs before their end is told.
@@ -299,7 +301,7 @@ class Agent:
         for report in request.runs:
             self._acknowledged[report.run] = report.seq
         for run in answer.settled:
-            self._not_here.pop(run, None)
+            self._absences.drop(run)
             self._unknown_since.pop(run, None)
             self._acknowledged.pop(run, None)
             self._tails.forget(run)
@@ -332,7 +334,7 @@ class Agent:
             self._acknowledged.pop(run, None)
             status = held.get(run)
             if status is None:
-                self._not_here.pop(run, None)
+                self._absences.drop(run)
                 continue
             if status.state.is_terminal:
                 self._tails.forget(run)
@@ -384,14 +386,7 @@ class Agent:
             stopped = await self._tried("stop", stop.run, self._runtime.stop(stop))
             failed += stopped
             if not stopped and stop.run not in held:
-                self._not_here[stop.run] = RunReport(
-                    run=stop.run,
-                    generation=stop.generation,
-                    seq=1_000_000,
-                    state=stop.cause.ends_as,
-                    message="it had not started on this cluster",
-                    end=RunEnd(message="it had not started on this cluster"),
-                )
+                self._absences.add(stop, self._installation)
         for stream in answer.streams:
             self._streams.open(stream)
         if failed:
@@ -405,6 +400,11 @@ class Agent:
         self._version = answer.version
         if answer.stop or answer.resize:
             self._kick.set()
+
+    @property
+    def _installation(self) -> str:
+        """The dispatcher's installation, of which the epoch is the first part."""
+        return self._epoch.partition(":")[0]
 
     async def _tried(self, place: str, run: str, order: Coroutine[Any, Any, None]) -> list[RuntimeAwayError]:
         """Carry out an order for one run; return what kept the runtime from it, so that the orders for others are carried out."""
@@ -429,11 +429,12 @@ class Agent:
                 break  # the runtime is away: the other runs would wait for it in vain
         return away
 
-    async def _start(self, runs: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
+    async def _start(self, orders: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
         """Start some runs together; return why some of them could not be recorded now.
 
         A run that the runtime refuses, or does not hold after an unexpected error, has failed: it is reported as such.
         """
+        runs = [run.model_copy(update={"installation": self._installation}) for run in orders]
         if len(runs) == 1:
             outcomes: list[BaseException | None] = [None]
             try:
@@ -458,9 +459,7 @@ class Agent:
             return
         message = f"the agent cannot start this run: {words}"
         end = RunEnd(category=FailureCategory.CONFIG, message=message)
-        self._not_here[run.run] = RunReport(
-            run=run.run, generation=run.generation, seq=1_000_000, state=RunState.FAILED, message=message, end=end
-        )
+        self._absences.add_failed(run, end)
         self._kick.set()
 
 

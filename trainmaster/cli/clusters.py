@@ -85,9 +85,12 @@ def _runs(cluster: "ClusterView") -> str:
     """Its live runs, which admins alone are told of."""
     if "live_runs" not in cluster.model_fields_set:
         return "-"
-    return (
-        f"{cluster.live_runs} ({cluster.stopping_runs} stopping)" if cluster.stopping_runs else str(cluster.live_runs)
-    )
+    parts = [
+        f"{many} {what}"
+        for many, what in ((cluster.stopping_runs, "stopping"), (cluster.orphaned_runs, "orphaned"))
+        if many
+    ]
+    return f"{cluster.live_runs} ({', '.join(parts)})" if parts else str(cluster.live_runs)
 
 
 @clusters_app.command()
@@ -236,21 +239,27 @@ def declare_lost(
     ctx: typer.Context,
     name: ClusterName,
     force: Annotated[bool, typer.Option("--force", help="Though its agent is in contact.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Only runs of which its agent has no record.")] = False,
     yes: Yes = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Say that nothing of a cluster runs any more: its jobs are queued again at once, whatever their onDisconnect.
 
-    If something does run, there will be two of it. The cluster stays closed until it is uncordoned.
+    If something does run, there will be two of it. The cluster stays closed until it is uncordoned. With --orphans only those runs are
+    lost that were sent to an agent which another one has replaced; the cluster stays open.
     """
     with config.connect(ctx) as client:
-        runs = client.cluster(name).live_runs
-        question = f"are you sure that nothing of {name} runs any more? {_many(runs)} will be lost and queued again"
+        view = client.cluster(name)
+        runs, what = (view.orphaned_runs, f"those orphans of {name}") if orphans else (view.live_runs, f"{name}")
+        question = f"are you sure that nothing of {what} runs any more? {_many(runs)} will be lost and queued again"
         if not agreed(question, yes=yes):
             return
-        done = client.declare_lost(name, force=force)
+        done = client.declare_lost(name, force=force, orphans=orphans)
     if output.is_data:
         print_data(data_of(done), output)
+        return
+    if orphans:
+        print(f"{name}  given up: {_many(done.lost)}")
         return
     print(f"{name}  declared lost: {_many(done.lost)}")
     hint(("when it is back", f"clusters uncordon {name}"), ("if it is gone for good", f"clusters remove {name}"))

@@ -215,8 +215,8 @@ class AsyncClient:
     def watch_drain(self, cluster: str, timeout: float | None = None) -> AsyncGenerator[ClusterView, None]:
         return self._iterate(self._verbs.watch_drain(cluster, timeout))
 
-    async def declare_lost(self, cluster: str, *, force: bool = False) -> DeclaredLost:
-        return await self._run(self._verbs.declare_lost(cluster, force))
+    async def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
+        return await self._run(self._verbs.declare_lost(cluster, force, orphans))
 
     async def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
         await self._run(self._verbs.remove_cluster(cluster, force))

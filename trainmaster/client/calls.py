@@ -173,8 +173,9 @@ def drain_cluster(cluster: str, *, let_finish: bool) -> Request:
     return core.post(_cluster_path(cluster, "/drain"), {"letFinish": let_finish})
 
 
-def declare_lost(cluster: str, *, force: bool) -> Request:
-    return core.post(_cluster_path(cluster, "/declare-lost"), {"force": force})
+def declare_lost(cluster: str, *, force: bool, orphans: bool) -> Request:
+    body = {"force": force} | ({"orphans": True} if orphans else {})
+    return core.post(_cluster_path(cluster, "/declare-lost"), body)
 
 
 def remove_cluster(cluster: str, *, force: bool) -> Request:

@@ -260,9 +260,9 @@ class Client:
         """The cluster each time that its number of runs has changed, until there are none or ``timeout`` seconds have passed."""
         return self._iterate(self._verbs.watch_drain(cluster, timeout))
 
-    def declare_lost(self, cluster: str, *, force: bool = False) -> DeclaredLost:
+    def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
         """Say that nothing of a cluster runs any more. Raises ProblemError CLUSTER_IN_CONTACT."""
-        return self._run(self._verbs.declare_lost(cluster, force))
+        return self._run(self._verbs.declare_lost(cluster, force, orphans))
 
     def remove_cluster(self, cluster: str, *, force: bool = False) -> None:
         """Remove a cluster with its keys; with ``force`` its runs are declared lost first. Raises ProblemError IN_USE."""

@@ -150,6 +150,8 @@ class ClusterView(Lenient):
     agent_version: str = ""
     live_runs: int = 0
     stopping_runs: int = 0
+    orphaned_runs: int = 0
+    """Live runs of which its agent has no record, because another agent was sent them."""
     runtime: str | None = None
     scheduler: str | None = None
     capacity: dict[str, str] = Field(default_factory=dict)

@@ -211,8 +211,8 @@ class Verbs:
                 return
             yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
 
-    def declare_lost(self, cluster: str, force: bool) -> Steps[DeclaredLost]:
-        return self._model(calls.declare_lost(cluster, force=force), DeclaredLost)
+    def declare_lost(self, cluster: str, force: bool, orphans: bool) -> Steps[DeclaredLost]:
+        return self._model(calls.declare_lost(cluster, force=force, orphans=orphans), DeclaredLost)
 
     def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
         yield from self._value(calls.remove_cluster(cluster, force=force))

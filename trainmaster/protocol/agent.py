@@ -5,6 +5,7 @@ Level-triggered: each side states what it holds; losing, repeating or reordering
 """
 
 import hashlib
+from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -119,6 +120,19 @@ class MemberReport(Lenient):
     message: str = ""
 
 
+class Absence(StrEnum):
+    """What an agent knows of a run that it was asked to stop and of which it has no record."""
+
+    UNRECORDED = "unrecorded"
+    """Its records name no such run. Records that were lost name none, either."""
+    VERIFIED = "verified"
+    """In addition it has looked where its members would be and has ended what it found: none of them is alive there."""
+
+
+NOT_HELD_SEQ = 1_000_000
+"""``seq`` of a report on a run that its agent does not hold. Agents of releases without ``absence`` are known by it."""
+
+
 class RunReport(Lenient):
     """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
 
@@ -135,6 +149,13 @@ class RunReport(Lenient):
     """Members by role that the runtime keeps the run at, once it was asked to resize it. Less than was asked for: it found no room."""
     ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
     """How long ago it ended, where that could not be told at once: its time is charged until then."""
+    absence: Absence | None = None
+    """Set where the agent does not hold the run; ``state`` is then the one that the stop asks for."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the agent has a record of the run."""
+        return self.absence is None and self.seq < NOT_HELD_SEQ
 
 
 class SyncRequest(Lenient):
@@ -145,6 +166,9 @@ class SyncRequest(Lenient):
     """A random id, new with each start of the agent process."""
     holder: str
     """Where the agent's own records live; the same after a restart that kept them."""
+    place: str = ""
+    """Where members live, such as the identity of a Kubernetes cluster or of one boot of a machine. An agent in the same place can
+    verify that no member of a run is alive, whoever started it. Empty: it cannot."""
     number: int
     """Counts the syncs of this session from 1; an answer to an older one is not used."""
     agent_version: str = ""
@@ -190,6 +214,8 @@ class StartRun(Lenient):
     placement_timeout_seconds: float
     disconnect_seconds: float | None = None
     """D: every member must be dead this long after the last lease was asked for; None: they wait."""
+    installation: str = ""
+    """The dispatcher's installation, by which members are told from those of another one on the same machine."""
 
 
 class ResizeRun(Lenient):

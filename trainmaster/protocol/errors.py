@@ -48,6 +48,7 @@ class Code(StrEnum):
     TOO_BUSY = "too-busy"
     STORE_AWAY = "store-away"
     SESSION_SUPERSEDED = "session-superseded"
+    CLUSTER_HELD = "cluster-held"
     PROTOCOL_UNSUPPORTED = "protocol-unsupported"
     STREAM_CLOSED = "stream-closed"
     INTERNAL = "internal"
@@ -92,6 +93,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.TOO_BUSY: (503, "The dispatcher has too much to do right now"),
     Code.STORE_AWAY: (503, "The store is away"),
     Code.SESSION_SUPERSEDED: (409, "A newer session of this cluster's agent has taken over"),
+    Code.CLUSTER_HELD: (409, "Another agent acts for this cluster"),
     Code.PROTOCOL_UNSUPPORTED: (400, "The agent's protocol version is not supported"),
     Code.STREAM_CLOSED: (410, "Nobody follows this stream any more"),
     Code.INTERNAL: (500, "The dispatcher made a mistake"),

@@ -187,6 +187,8 @@ class DeclareLostSpec(Strict):
 
     force: bool = False
     """Though its agent is in contact."""
+    orphans: bool = False
+    """Only runs of which the cluster's agent has no record, because another agent was sent them."""
 
 
 class ReservationSpec(Strict):

@@ -56,6 +56,11 @@ class Runtime(Protocol):
         """The identity of the durable records: the same after a restart that kept them."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Where members live, so that ``verify_absent`` finds any member there, whichever agent started it. Empty: it cannot."""
+        ...
+
     async def open(self) -> None:
         """Take over the records and whatever of them still runs. Called once, before everything else."""
         ...
@@ -85,6 +90,14 @@ class Runtime(Protocol):
         """Stop the members: SIGTERM, after the grace SIGKILL. The run ends as its cause says once all are gone.
 
         A higher generation takes the place of a lower one; a shorter grace takes effect at once. Unknown runs are ignored.
+        """
+        ...
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        """Return whether no member of a run that is not held is alive in ``place``; what is found is stopped as ``stop`` says.
+
+        Asked again after False. ``installation`` tells members from those of another dispatcher whose run has the same id; where
+        that cannot be told, nothing is stopped and the answer is False.
         """
         ...
 

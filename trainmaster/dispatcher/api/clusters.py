@@ -101,6 +101,8 @@ async def declare_lost(name: str, request: Request, state: App, caller: Admin) -
     spec = read_model(DeclareLostSpec, body)
 
     async def work() -> tuple[int, Any]:
+        if spec.orphans:
+            return 200, await clusters.give_up_orphans(state.stores, caller, name)
         return 200, await clusters.declare_lost(state.stores, caller, name, force=spec.force)
 
     return await once_in_parts(

@@ -20,7 +20,7 @@ from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services import agents, bursting, measuring, planning
+from trainmaster.dispatcher.services import absences, agents, bursting, measuring, planning
 from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.services.planning import NotLeaderError
 from trainmaster.dispatcher.services.reason_book import ReasonBook
@@ -261,6 +261,7 @@ class Scheduler:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             await planning.release_holds(self.stores, token)
             await agents.give_up_overdue(self.stores, token)
+            await absences.recall_unheard(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

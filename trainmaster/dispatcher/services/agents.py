@@ -1,6 +1,7 @@
 """Syncing with agents: leases, reports, desired state."""
 
 import asyncio
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +15,7 @@ from trainmaster.dispatcher.domain import lifecycle, run_machine
 from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
-from trainmaster.dispatcher.services import measuring
+from trainmaster.dispatcher.services import absences, measuring
 from trainmaster.dispatcher.services.stopping import stop_of
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, datasets, runs, scheduling, tenants
@@ -29,7 +30,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id, run_id
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.parameters import substitute
-from trainmaster.protocol.states import FailureCategory, JobState, RunState
+from trainmaster.protocol.states import FailureCategory, JobState, RunState, StopCause
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ OLDEST_PROTOCOL = max(PROTOCOL - 1, 1)
 _LOOK_SECONDS = 1.0
 _CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
 _QUIET = {RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING}
+UNVERIFIED = "unverified"
+"""Beside the verdicts of the run machine: a reported absence that is no evidence."""
 _DATASETS = '"datasets"'
 """In the text of a specification that names any."""
 """States that a run passes on its way without freeing or taking anything."""
@@ -71,6 +74,8 @@ class Findings:
     verdicts: Counter[str] = field(default_factory=Counter)
     troubles: Counter[int] = field(default_factory=Counter)
     """By cluster: runs that it has returned or lost, or whose nodes it has lost."""
+    adopted: list[RunRef] = field(default_factory=list)
+    """Runs that this agent holds and that were leased to another one's records."""
     awaiting: list[RunRef] = field(default_factory=list)
     """Runs that have changed for which pools of their cluster have to grow."""
 
@@ -89,27 +94,30 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         )
     lease = stores.settings.lease_seconds
     async with stores.database.transaction() as tx:
+        standing = await agents.standing(tx, cluster_id)
+        if standing.session != request.session or standing.holder is None:
+            # What it reports is looked at once it is known whose records it has: it is asked for all of them.
+            return await _begin_session(tx, stores, caller, cluster_id, request)
         reports, strange = _by_ref(request.runs)
         found = Findings(unknown=strange)
-        missing = await _lock_all(tx, cluster_id, request, reports) if request.full else []
-        await _take_reports(tx, stores, cluster_id, reports, found)
-        await _lose_missing(tx, missing, found)
+        missing = await _lock_all(tx, cluster_id, reports) if request.full else []
+        await _take_reports(tx, stores, caller, request, reports, standing.holder, found)
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
-        standing = await agents.standing(tx, cluster_id)
+        asked = await absences.ask_to_verify(tx, cluster_id, missing, absences.MISSING)
         differs = await _holds_others(tx, cluster_id, request, standing)
         # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
-        contact = await agents.touch(
-            tx, cluster_id, request.session, request.holder, request.number, lease, request.agent_version
-        )
-        measuring.note_contact(caller.cluster or "", contact)
-        if not contact.is_current:
+        is_current = await agents.renew(tx, cluster_id, request.session, request.number, lease, request.agent_version)
+        if not is_current:
+            measuring.note_contact(caller.cluster or "", agents.Contact(is_current=False))
             raise superseded()
     measuring.count_reports(found.verdicts, len(found.unknown))
     measuring.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
     stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
-    if request.capacity is not None or contact.is_new_session:
+    if asked:
+        stores.jobs_changed([t.record.id for t in asked], [cluster_id])
+    if request.capacity is not None:
         stores.soft.wake(SCHEDULER)
     return SyncAnswer(
         number=request.number,
@@ -117,7 +125,44 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         lease_seconds=lease,
         settled=tuple(found.settled),
         unknown=tuple(found.unknown),
-        send_full=not request.full and (differs or contact.is_new_session),
+        send_full=not request.full and differs,
+        send_capacity=request.capacity is None and not standing.has_capacity,
+    )
+
+
+async def _begin_session(
+    tx: Transaction, stores: Stores, caller: Caller, cluster_id: int, request: SyncRequest
+) -> SyncAnswer:
+    """Take a session that is not the cluster's newest yet, or refuse it. Its reports come with the full list that it is asked for."""
+    lease = stores.settings.lease_seconds
+    contact = await agents.begin_session(tx, cluster_id, request, lease)
+    cluster = caller.cluster or ""
+    if contact.held_for is not None:
+        raise ProblemError(
+            Code.CLUSTER_HELD,
+            f"another agent with other records acts for cluster {cluster}, and was in contact less than {lease:g} s ago. Two agents"
+            f" must not use the same key: stop one of them. If the other one is gone, this one is served in"
+            f" {max(1, round(contact.held_for))} s",
+            retry_after=max(1.0, contact.held_for),
+        )
+    measuring.note_contact(cluster, contact)
+    if not contact.is_current:
+        raise superseded()
+    if request.capacity is not None:
+        await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
+    told = await absences.note_takeover(tx, cluster_id, cluster) if contact.is_new_holder else []
+    standing = await agents.standing(tx, cluster_id)
+
+    async def wake() -> None:
+        stores.jobs_changed([t.record.id for t in told], for_scheduler=False)
+        stores.soft.wake(SCHEDULER)
+
+    tx.after_commit(wake)
+    return SyncAnswer(
+        number=request.number,
+        epoch=standing.epoch,
+        lease_seconds=lease,
+        send_full=True,
         send_capacity=request.capacity is None and not standing.has_capacity,
     )
 
@@ -135,7 +180,7 @@ async def _holds_others(tx: Transaction, cluster_id: int, request: SyncRequest, 
             return False
         if request.runs and age < _CHECK_SECONDS:
             return False
-    found = await runs.digest_of_cluster(tx, cluster_id)
+    found = await runs.digest_of_cluster(tx, cluster_id, standing.holder)
     if found == said:
         await agents.note_checked(tx, cluster_id, *said, standing.checked_at)
     return found != said
@@ -154,12 +199,22 @@ def _by_ref(reports: Sequence[RunReport]) -> tuple[dict[RunRef, RunReport], list
 
 
 async def _take_reports(
-    tx: Transaction, stores: Stores, cluster_id: int, by_ref: Mapping[RunRef, RunReport], found: Findings
+    tx: Transaction,
+    stores: Stores,
+    caller: Caller,
+    request: SyncRequest,
+    by_ref: Mapping[RunRef, RunReport],
+    holder: int,
+    found: Findings,
 ) -> None:
     if not by_ref:
         return
+    cluster_id = _cluster_of(caller)
     jobs = await job_store.lock(tx, [ref.job_key for ref in by_ref])
     records = await runs.lock(tx, by_ref)
+    doubtful, origins = await absences.split(
+        tx, cluster_id, by_ref, request.place, {ref: record.run.known for ref, record in records.items()}
+    )
     resized = [ref for ref, report in by_ref.items() if report.sizes is not None]
     sizes = await runs.resized(tx, resized) if resized else {}
     failed = [
@@ -177,10 +232,18 @@ async def _take_reports(
         if record is None or record.cluster_id != cluster_id:
             found.unknown.append(report.run)
             continue
+        if ref in doubtful and record.run.is_live:
+            found.verdicts[UNVERIFIED] += 1
+            continue
+        if record.holder != holder and report.is_held:
+            found.adopted.append(ref)
         job = jobs[ref.job_key]
         settles = _settles(found, record, report, sizes.get(ref))
         policy = policies.get(job.spec_id, Retries())
         _take_report(found, record, report, job, policy, now, stores, settles=settles)
+    if found.adopted:
+        await runs.adopt(tx, found.adopted, holder)
+    found.transitions += absences.note_doubtful(doubtful, origins, records, jobs, caller.cluster or "")
 
 
 def _settles(
@@ -212,6 +275,11 @@ def _take_report(
     settles: bool = False,
 ) -> None:
     """``settles``: it ends a resize, of which the scheduler has to learn."""
+    stayed_up = False
+    if record.run.stop_cause is StopCause.UNKNOWN and report.state is RunState.CANCELLED:
+        # It was stopped because its agent had lost it, not because anybody wanted its end.
+        report = report.model_copy(update={"state": RunState.LOST, "message": job.job.message or absences.MISSING})
+        stayed_up = record.run.known
     outcome = run_machine.apply(record.run, run_machine.Report(report.state, report.generation, report.seq))
     found.verdicts[outcome.verdict] += 1
     if outcome.verdict is Verdict.ILLEGAL:
@@ -256,7 +324,7 @@ def _take_report(
                 )
             )
     if outcome.verdict is Verdict.APPLIED:
-        ending = _ending(report)
+        ending = dataclasses.replace(_ending(report), cluster_stayed_up=stayed_up)
         stays = not settles and (report.placement is None or report.placement == record.placement)
         follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor, stays=stays)
         if settles:
@@ -342,25 +410,17 @@ async def write_findings(tx: Transaction, found: Findings) -> None:
         await scheduling.add_cool_downs(tx, found.cool_downs)
 
 
-async def _lock_all(
-    tx: Transaction, cluster_id: int, request: SyncRequest, reports: Mapping[RunRef, RunReport]
-) -> list[RunRef]:
-    """Runs that the agent once reported and that its full list lacks, if its records are the ones that held them.
+async def _lock_all(tx: Transaction, cluster_id: int, reports: Mapping[RunRef, RunReport]) -> list[runs.RunRecord]:
+    """Lock the runs that the agent once reported and that its full list lacks, and return them.
 
     Their jobs and those of the reports are locked in one go, as everybody locks jobs: in the order of their keys.
     """
-    held = await runs.reported_to_holder(tx, cluster_id, request.holder)
+    held = await runs.reported_to_holder(tx, cluster_id)
     missing = [ref for ref in held if ref not in reports]
-    if missing:
-        await job_store.lock(tx, [ref.job_key for ref in (*missing, *reports)])
-    return missing
-
-
-async def _lose_missing(tx: Transaction, missing: Sequence[RunRef], found: Findings) -> None:
-    """Runs that the agent has no record of any more are gone."""
-    if missing:
-        ending = RunEnding(RunState.LOST, message="the cluster's agent no longer holds it", cluster_stayed_up=True)
-        await give_up(tx, missing, ending, found)
+    if not missing:
+        return []
+    await job_store.lock(tx, [ref.job_key for ref in (*missing, *reports)])
+    return list((await runs.lock(tx, missing)).values())
 
 
 async def give_up(tx: Transaction, refs: Sequence[RunRef], ending: RunEnding, found: Findings) -> None:
@@ -421,7 +481,7 @@ async def desired(stores: Stores, caller: Caller, session: str, after: int, seco
                 if wanted.session is not None and wanted.version != after:
                     since = 0 if wanted.version < after else after
                     timeout = parse_duration(wanted.placement_timeout)
-                    return orjson.dumps(await _changes(tx, cluster_id, since, wanted.version, timeout))
+                    return orjson.dumps(await _changes(tx, cluster_id, since, wanted, timeout))
             left = loop_ends - stores.clock()
             # Not woken: nothing has changed, or ``watch_desired`` tells within a second of what has, at the next call.
             if left <= 0 or not await wait_set(woken, left):
@@ -450,10 +510,11 @@ async def watch_desired(stores: Stores) -> None:
         told = versions
 
 
-async def _changes(tx: Transaction, cluster_id: int, since: int, version: int, timeout: float) -> dict[str, Any]:
+async def _changes(tx: Transaction, cluster_id: int, since: int, wanted: Any, timeout: float) -> dict[str, Any]:
     """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread."""
     start, stop, resize = [], [], []
-    rows = await agents.desired_runs(tx, cluster_id, since)
+    version = wanted.version
+    rows = await agents.desired_runs(tx, cluster_id, since, wanted.holder)
     if rows and not rows[-1].is_last:
         # The agent asks again from the last version that is here as a whole; runs that it holds by then are not sent again.
         version = max(

@@ -162,12 +162,37 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
     async with stores.database.transaction() as tx:
         await store.cordon(tx, name, True)
     stores.tenants_changed()
-    ending = RunEnding(RunState.LOST, message=f"cluster {name} was declared lost by {caller.name}")
+    message = f"cluster {name} was declared lost by {caller.name}"
+    return {"name": name, "lost": await _give_up_all(stores, name, cluster_id, message, runs.live_on)}
+
+
+async def give_up_orphans(stores: Stores, caller: Caller, name: str) -> dict[str, Any]:
+    """Take an admin's word that runs of which the cluster's agent has no record are gone: they are lost, and their jobs queued again.
+
+    Raises ProblemError NOT_FOUND.
+    """
+    async with stores.database.transaction() as tx:
+        cluster_id = await store.cluster_id(tx, name)
+    if cluster_id is None:
+        raise _unknown(name)
+    message = f"the agent that started it was replaced; {caller.name} gave the run up"
+    return {"name": name, "lost": await _give_up_all(stores, name, cluster_id, message, runs.orphans_on)}
+
+
+async def _give_up_all(
+    stores: Stores,
+    name: str,
+    cluster_id: int,
+    message: str,
+    select: Callable[[Transaction, int, int], Awaitable[list[RunRef]]],
+) -> int:
+    """Declare the runs lost that ``select`` finds on a cluster, a batch at a time; return how many there were."""
+    ending = RunEnding(RunState.LOST, message=message)
     lost, last = 0, BATCH
     while last == BATCH:
         found = Findings()
         async with stores.database.transaction() as tx:
-            refs = await runs.live_on(tx, cluster_id, BATCH)
+            refs = await select(tx, cluster_id, BATCH)
             last = len(refs)
             await give_up(tx, refs, ending, found)
             await write_findings(tx, found)
@@ -175,7 +200,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
         measuring.count_ends(found.transitions, {cluster_id: name})
         stores.jobs_changed([one.record.id for one in found.transitions], [cluster_id])
         lost += len(found.transitions)
-    return {"name": name, "lost": lost}
+    return lost
 
 
 async def remove(

@@ -316,7 +316,15 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "closed": report.closed if report else "",
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
-                **({"liveRuns": row.live_runs, "stoppingRuns": row.stopping_runs} if caller.is_admin else {}),
+                **(
+                    {
+                        "liveRuns": row.live_runs,
+                        "stoppingRuns": row.stopping_runs,
+                        "orphanedRuns": row.orphaned_runs,
+                    }
+                    if caller.is_admin
+                    else {}
+                ),
                 "runtime": report.runtime if report else None,
                 "scheduler": report.scheduler if report else None,
                 "capacity": _totals(report) if report else {},

@@ -9,6 +9,7 @@ from sqlalchemy import Row
 
 from trainmaster.dispatcher.store.database import Transaction, dumps
 from trainmaster.dispatcher.store.tenants import note_change
+from trainmaster.protocol.agent import SyncRequest
 
 _MOST_SPEC_BYTES = 4 * 1024 * 1024
 """Of specifications in one answer to an agent, as they are stored."""
@@ -16,17 +17,21 @@ _MOST_SPEC_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The outcome of a sync's claim to be the cluster's agent."""
+    """The outcome of a sync's claim to be the cluster's agent.
+
+    ``held_for``: seconds for which another holder still has the lease; the claim was refused for that alone.
+    """
 
     is_current: bool
     is_new_session: bool = False
     is_new_holder: bool = False
+    held_for: float | None = None
 
 
-async def touch(
-    tx: Transaction, cluster_id: int, session: str, holder: str, number: int, lease_seconds: float, agent_version: str
-) -> Contact:
-    """Renew the lease of the cluster's newest session. An older session is not current; a session never seen is the newest."""
+async def renew(
+    tx: Transaction, cluster_id: int, session: str, number: int, lease_seconds: float, version: str
+) -> bool:
+    """Renew the lease of the cluster's newest session; False where ``session`` is not the newest."""
     touched = await tx.run(
         """
         UPDATE cluster_contacts SET contact_at = clock_timestamp(), number = greatest(number, :number),
@@ -37,40 +42,79 @@ async def touch(
         session=session,
         number=number,
         lease=lease_seconds,
-        version=agent_version,
+        version=version,
     )
-    if touched:
-        return Contact(is_current=True)
-    row = await tx.one("SELECT holder, session FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE", id=cluster_id)
-    if row.session == session:
-        return await touch(tx, cluster_id, session, holder, number, lease_seconds, agent_version)
+    return touched > 0
+
+
+async def begin_session(tx: Transaction, cluster_id: int, request: SyncRequest, lease_seconds: float) -> Contact:
+    """Make the session of ``request`` the newest of its cluster, with a lease.
+
+    A session that was superseded stays so. A session with other records is refused as long as the lease of the present holder
+    runs: two agents with one key must not take the cluster from each other in turn. The caller then rolls back, so that it may come
+    again.
+    """
+    row = await tx.one(
+        """
+        SELECT holder, session, extract(epoch FROM lease_until - clock_timestamp())::float8 AS left_seconds
+        FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE
+        """,
+        id=cluster_id,
+    )
+    if row.session == request.session:
+        renewed = await renew(tx, cluster_id, request.session, request.number, lease_seconds, request.agent_version)
+        return Contact(is_current=renewed)
     fresh = await tx.run(
         "INSERT INTO agent_sessions (session, cluster_id, holder) VALUES (:session, :cluster, :holder) ON CONFLICT DO NOTHING",
-        session=session,
+        session=request.session,
         cluster=cluster_id,
-        holder=holder,
+        holder=request.holder,
     )
     if not fresh:
         return Contact(is_current=False)
-    new_holder = row.holder is not None and row.holder != holder
+    is_new_holder = row.holder is not None and row.holder != request.holder
+    if is_new_holder and row.session is not None and row.left_seconds > 0:
+        return Contact(is_current=False, held_for=row.left_seconds)
+    if is_new_holder:
+        await tx.run(
+            """
+            UPDATE cluster_holders h SET contact_at = c.contact_at FROM cluster_contacts c
+            WHERE c.cluster_id = :cluster AND h.cluster_id = c.cluster_id AND h.holder = c.holder
+            """,
+            cluster=cluster_id,
+        )
     await tx.run(
         """
         UPDATE cluster_contacts SET
             session = :session, number = :number, agent_version = :version,
             earlier_contact_at = CASE WHEN :new_holder THEN contact_at ELSE earlier_contact_at END,
-            holder = :holder, contact_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => :lease)
+            holder = :holder, contact_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => :lease),
+            checked_at = NULL
         WHERE cluster_id = :cluster
         """,
         cluster=cluster_id,
-        session=session,
-        holder=holder,
-        number=number,
+        session=request.session,
+        holder=request.holder,
+        number=request.number,
         lease=lease_seconds,
-        version=agent_version,
-        new_holder=new_holder,
+        version=request.agent_version,
+        new_holder=is_new_holder,
+    )
+    # Of the rows of a cluster in contacts only one session at a time gets here, so the numbers differ.
+    await tx.run(
+        """
+        INSERT INTO cluster_holders AS h (cluster_id, number, holder, place)
+        SELECT :cluster, coalesce(max(number), 0) + 1, :holder, :place FROM cluster_holders WHERE cluster_id = :cluster
+        ON CONFLICT (cluster_id, holder) DO UPDATE SET
+            place = excluded.place,
+            place_since = CASE WHEN h.place = excluded.place THEN h.place_since ELSE clock_timestamp() END
+        """,
+        cluster=cluster_id,
+        holder=request.holder,
+        place=request.place,
     )
     await note_change(tx, "contact", cluster_id)
-    return Contact(is_current=True, is_new_session=True, is_new_holder=new_holder)
+    return Contact(is_current=True, is_new_session=True, is_new_holder=is_new_holder)
 
 
 async def is_current(tx: Transaction, cluster_id: int, session: str) -> bool:
@@ -91,16 +135,19 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
 
 
 async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
-    """What a sync is measured by: ``epoch``, ``has_capacity``, and the set of held runs that was last found equal
-    (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
+    """What a sync is measured by.
+
+    ``epoch``, ``has_capacity``, the current ``session``, the number of its ``holder``, and the set of held runs that was last found
+    equal (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
     """
     return await tx.one(
         """
         SELECT i.id || ':' || i.store_epoch AS epoch,
                EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
-               c.checked_count, c.checked_digest, c.checked_at,
+               c.session, h.number AS holder, c.checked_count, c.checked_digest, c.checked_at,
                extract(epoch FROM clock_timestamp() - c.checked_at)::float8 AS checked_age
         FROM installation i LEFT JOIN cluster_contacts c ON c.cluster_id = :id
+             LEFT JOIN cluster_holders h ON h.cluster_id = c.cluster_id AND h.holder = c.holder
         """,
         id=cluster_id,
     )
@@ -138,19 +185,25 @@ async def desired_versions(tx: Transaction, cluster_ids: Iterable[int]) -> dict[
 
 
 async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
-    """The current session of a cluster, its desired version, and how long a run may wait there for its gang minimum."""
+    """The current session of a cluster and the number of its holder, the desired version, and how long a run may wait there for its
+    gang minimum.
+    """
     return await tx.first(
         """
-        SELECT t.session, coalesce(d.version, 0) AS version, coalesce(c.spec->>'placementTimeout', '5m') AS placement_timeout
+        SELECT t.session, coalesce(d.version, 0) AS version, coalesce(c.spec->>'placementTimeout', '5m') AS placement_timeout,
+               h.number AS holder
         FROM clusters c JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN cluster_desired d ON d.cluster_id = c.id
+             LEFT JOIN cluster_holders h ON h.cluster_id = t.cluster_id AND h.holder = t.holder
         WHERE c.id = :id
         """,
         id=cluster_id,
     )
 
 
-async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
+async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int | None) -> Sequence[Row[Any]]:
     """Runs to start, stop or resize that changed after a version, by version. What the agent has accepted is its own to remember.
+
+    A run that was leased to another holder may have started there: it is not to be started by ``holder``.
 
     ``is_last`` is false where more follow, which are left out: one answer holds so many specifications and no more.
     """
@@ -172,11 +225,13 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int) -> Sequence
                  LATERAL (SELECT CASE WHEN r.state = 'leased' THEN pg_column_size(s.spec) ELSE 0 END AS size) AS sent
             WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
               AND (r.state IN ('leased', 'stopping') OR r.resized_at IS NOT NULL)
+              AND (r.state = 'stopping' OR r.holder = :holder OR r.holder IS NULL)
         ) AS d
         WHERE d.number = 1 OR d.bytes <= :most ORDER BY d.desired_version, d.job_id
         """,
         cluster=cluster_id,
         after=after,
+        holder=holder,
         most=_MOST_SPEC_BYTES,
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -27,6 +27,8 @@ class RunRecord:
     is_shrinking: bool = False
     awaits_pools: bool = False
     """Whether pools of its cluster have to grow for it, and nobody knows yet what came of that."""
+    holder: int | None = None
+    """Number of the agent's records that it was leased to; None: a release without such numbers leased it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,17 @@ class NewRun:
     """Of its cluster, that have to grow for it."""
 
 
+class Origin(NamedTuple):
+    """How a run's lease relates to the current agent of its cluster.
+
+    ``same_records``: it was leased to the records that this agent has. ``same_place``: its members, if any were started, live where
+    this agent looks for members.
+    """
+
+    same_records: bool
+    same_place: bool
+
+
 def _record(row: Row[Any]) -> RunRecord:
     return RunRecord(
         RunRef(row.job_id, row.attempt),
@@ -91,10 +104,20 @@ def _record(row: Row[Any]) -> RunRecord:
         getattr(row, "sizes", None) or {},
         getattr(row, "holding", None) is not None,
         getattr(row, "pools", None) is not None,
+        row.holder,
     )
 
 
-_COLUMNS = "job_id, attempt, cluster_id, state, generation, seq, known, stop_cause"
+_COLUMNS = "job_id, attempt, cluster_id, state, generation, seq, known, stop_cause, holder"
+_BY_CURRENT_HOLDER = """
+    CASE WHEN r.holder IS NULL THEN c.earlier_contact_at IS NULL OR r.leased_at > c.earlier_contact_at
+         ELSE h.holder IS NOT DISTINCT FROM c.holder END
+"""
+"""Whether run ``r`` was leased to the records that the agent of its cluster (contacts ``c``) has now; ``h`` is the run's holder."""
+_HOLDERS = """
+    JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
+    LEFT JOIN cluster_holders h ON h.cluster_id = r.cluster_id AND h.number = r.holder
+"""
 
 
 async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecord]:
@@ -121,19 +144,78 @@ async def lock_live(tx: Transaction, job_ids: Iterable[int]) -> dict[int, RunRec
     return {row.job_id: _record(row) for row in rows}
 
 
-async def reported_to_holder(tx: Transaction, cluster_id: int, holder: str) -> list[RunRef]:
-    """Live runs that this holder of the cluster's records has reported; those of a holder before it are left out."""
+async def reported_to_holder(tx: Transaction, cluster_id: int) -> list[RunRef]:
+    """Return live runs that the current holder of the cluster's records has reported and that nobody has asked to stop."""
     rows = await tx.all(
-        """
-        SELECT r.job_id, r.attempt FROM runs r JOIN cluster_contacts c ON c.cluster_id = r.cluster_id
-        WHERE r.cluster_id = :cluster AND r.known AND c.holder = :holder
-          AND r.ended_at IS NULL
-          AND (c.earlier_contact_at IS NULL OR r.leased_at > c.earlier_contact_at)
+        f"""
+        SELECT r.job_id, r.attempt FROM runs r {_HOLDERS}
+        WHERE r.cluster_id = :cluster AND r.known AND r.ended_at IS NULL AND r.stop_cause IS NULL AND {_BY_CURRENT_HOLDER}
         """,
         cluster=cluster_id,
-        holder=holder,
     )
     return [RunRef(row.job_id, row.attempt) for row in rows]
+
+
+async def origins(tx: Transaction, cluster_id: int, refs: Iterable[RunRef], place: str) -> dict[RunRef, Origin]:
+    """Return to whom runs of a cluster were leased, seen from its current holder in ``place``."""
+    wanted = sorted(set(refs))
+    rows = await tx.all(
+        f"""
+        SELECT r.job_id, r.attempt, {_BY_CURRENT_HOLDER} AS same_records,
+               coalesce(:place <> '' AND h.place = :place AND r.leased_at > h.place_since, false) AS same_place
+        FROM runs r {_HOLDERS}
+        WHERE r.cluster_id = :cluster
+          AND (r.job_id, r.attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+        """,
+        cluster=cluster_id,
+        place=place,
+        jobs=[ref.job_key for ref in wanted],
+        attempts=[ref.attempt for ref in wanted],
+    )
+    return {RunRef(row.job_id, row.attempt): Origin(row.same_records, row.same_place) for row in rows}
+
+
+async def adopt(tx: Transaction, refs: Sequence[RunRef], holder: int) -> None:
+    """Enter runs that another holder was leased as held by this one, which has their records. The rows must be locked."""
+    await tx.run(
+        """
+        UPDATE runs SET holder = :holder
+        WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
+        """,
+        holder=holder,
+        jobs=[ref.job_key for ref in refs],
+        attempts=[ref.attempt for ref in refs],
+    )
+
+
+async def of_earlier_holders(tx: Transaction, cluster_id: int, most: int) -> Sequence[Row[Any]]:
+    """Return live runs of a cluster that its current agent has no record of: ``job_id``, ``attempt``, ``known``."""
+    return await tx.all(
+        f"""
+        SELECT r.job_id, r.attempt, r.known FROM runs r {_HOLDERS}
+        WHERE r.cluster_id = :cluster AND r.ended_at IS NULL AND NOT ({_BY_CURRENT_HOLDER})
+        ORDER BY r.job_id LIMIT :most
+        """,
+        cluster=cluster_id,
+        most=most,
+    )
+
+
+async def unheard_of_earlier_holders(tx: Transaction) -> list[RunRecord]:
+    """Return live runs that were leased to an earlier holder which never reported them, and that nobody has asked to stop."""
+    rows = await tx.all(
+        f"""
+        SELECT {", ".join("r." + name for name in _COLUMNS.split(", "))} FROM runs r {_HOLDERS}
+        WHERE c.earlier_contact_at IS NOT NULL AND c.session IS NOT NULL
+          AND r.ended_at IS NULL AND NOT r.known AND r.stop_cause IS NULL AND NOT ({_BY_CURRENT_HOLDER})
+        """
+    )
+    return [_record(row) for row in rows]
+
+
+async def orphans_on(tx: Transaction, cluster_id: int, most: int) -> list[RunRef]:
+    """Return at most ``most`` live runs that were leased to an earlier holder of the cluster."""
+    return [RunRef(row.job_id, row.attempt) for row in await of_earlier_holders(tx, cluster_id, most)]
 
 
 async def live_on(tx: Transaction, cluster_id: int, most: int, *, unstopped: bool = False) -> list[RunRef]:
@@ -154,14 +236,15 @@ async def count_live_on(tx: Transaction, cluster_id: int) -> int:
     return int(row.many)
 
 
-async def digest_of_cluster(tx: Transaction, cluster_id: int) -> tuple[int, int]:
-    """Number and XOR of the fingerprints of the live runs that the agent has reported."""
+async def digest_of_cluster(tx: Transaction, cluster_id: int, holder: int) -> tuple[int, int]:
+    """Return number and XOR of the fingerprints of the live runs that this holder has reported."""
     row = await tx.one(
         f"""
         SELECT count(*) AS many, coalesce(bit_xor(digest), 0) AS digest
-        FROM runs WHERE cluster_id = :cluster AND known AND {LIVE_RUN}
+        FROM runs WHERE cluster_id = :cluster AND known AND {LIVE_RUN} AND (holder = :holder OR holder IS NULL)
         """,
         cluster=cluster_id,
+        holder=holder,
     )
     return int(row.many), int(row.digest)
 
@@ -170,11 +253,14 @@ async def insert(tx: Transaction, fresh: Sequence[NewRun]) -> None:
     await tx.run(
         """
         INSERT INTO runs (job_id, attempt, cluster_id, state, desired_version, digest, disconnect_seconds, sizes, assumed,
-                          decision, policy_id, bounds, pools)
-        SELECT job_id, attempt, cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds, pools
+                          decision, policy_id, bounds, pools, holder)
+        SELECT job_id, attempt, n.cluster_id, 'leased', version, digest, disconnect, sizes, assumed, decision, policy, bounds, pools,
+               h.number
         FROM json_to_recordset(CAST(:rows AS json)) AS n(
             job_id bigint, attempt int, cluster_id int, version bigint, digest bigint, disconnect float8, sizes jsonb,
             assumed jsonb, decision jsonb, policy int, bounds jsonb, pools text[])
+        LEFT JOIN cluster_contacts c ON c.cluster_id = n.cluster_id
+        LEFT JOIN cluster_holders h ON h.cluster_id = c.cluster_id AND h.holder = c.holder
         """,
         rows=dumps(
             [
@@ -390,7 +476,7 @@ async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
     """
     rows = await tx.all(
         """
-        SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
+        SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause, r.holder
         FROM runs r JOIN cluster_contacts c USING (cluster_id)
         WHERE r.ended_at IS NULL AND r.disconnect_seconds IS NOT NULL
           AND c.lease_until < now()
@@ -402,14 +488,14 @@ async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
 
 
 async def orphaned(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
-    """Live runs held by an agent whose records are gone (a later session has another holder) and whose members must be dead."""
+    """Return live runs leased to records that the cluster's agent no longer has, and whose members must be dead by now."""
     rows = await tx.all(
-        """
-        SELECT r.job_id, r.attempt, r.cluster_id, r.state, r.generation, r.seq, r.known, r.stop_cause
-        FROM runs r JOIN cluster_contacts c USING (cluster_id)
-        WHERE r.ended_at IS NULL AND r.disconnect_seconds IS NOT NULL
-          AND r.known AND c.earlier_contact_at IS NOT NULL AND r.leased_at <= c.earlier_contact_at
-          AND c.earlier_contact_at + make_interval(secs => r.disconnect_seconds + :margin) < now()
+        f"""
+        SELECT {", ".join("r." + name for name in _COLUMNS.split(", "))} FROM runs r {_HOLDERS}
+        WHERE r.ended_at IS NULL AND r.disconnect_seconds IS NOT NULL AND c.earlier_contact_at IS NOT NULL
+          AND NOT ({_BY_CURRENT_HOLDER})
+          AND greatest(coalesce(h.contact_at, c.earlier_contact_at), r.leased_at)
+              + make_interval(secs => r.disconnect_seconds + :margin) < now()
         """,
         margin=margin_seconds,
     )

@@ -23,6 +23,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
     func,
     text,
@@ -269,6 +270,21 @@ agent_sessions = Table(
     _now(),
 )
 
+cluster_holders = Table(
+    "cluster_holders",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("holder", Text, nullable=False),
+    Column("place", Text, nullable=False, server_default=text("''")),
+    Column("place_since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("contact_at", DateTime(timezone=True)),
+    _now(),
+    UniqueConstraint("cluster_id", "holder"),
+    comment="Agents' records that this cluster has had. place: where its members live, since place_since."
+    " contact_at: its last contact before another holder took over.",
+)
+
 cluster_contacts = Table(
     "cluster_contacts",
     metadata,
@@ -440,6 +456,7 @@ runs = Table(
     Column("bounds", JSONB()),
     Column("cost", Numeric()),
     Column("pools", ARRAY(Text)),
+    Column("holder", Integer),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="
@@ -453,7 +470,7 @@ runs = Table(
     comment="holding: the sizes before a shrink, until its agent says that the members have gone. placed_at: since when members have"
     " nodes. counted: whether what it used is in usage. policy_id, bounds, cost: of a run by a burst policy, how long it may"
     " last and at what price, and once it is counted what it cost. pools: that have to grow for it, until it is known what came"
-    " of that.",
+    " of that. holder: number of the records of its cluster's agent that it was leased to.",
 )
 
 run_tails = Table(

@@ -211,9 +211,12 @@ async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
     return await tx.all(
         """
         SELECT c.id, c.name, c.spec, c.cordoned, c.draining, t.lease_until, t.contact_at,
-               t.lease_until > now() AS reachable, t.agent_version, p.report, p.received_at, r.live_runs, r.stopping_runs
-        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id,
-             LATERAL (SELECT count(*) AS live_runs, count(*) FILTER (WHERE r.state = 'stopping') AS stopping_runs
+               t.lease_until > now() AS reachable, t.agent_version, p.report, p.received_at, r.live_runs, r.stopping_runs,
+               r.orphaned_runs
+        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id
+             LEFT JOIN cluster_holders h ON h.cluster_id = t.cluster_id AND h.holder = t.holder,
+             LATERAL (SELECT count(*) AS live_runs, count(*) FILTER (WHERE r.state = 'stopping') AS stopping_runs,
+                             count(*) FILTER (WHERE r.holder <> h.number) AS orphaned_runs
                       FROM runs r WHERE r.cluster_id = c.id AND r.ended_at IS NULL) AS r
         WHERE c.removed_at IS NULL ORDER BY c.name
         """
@@ -277,7 +280,7 @@ async def lock_cluster(tx: Transaction, name: str) -> Row[Any] | None:
 async def retire_cluster(tx: Transaction, row_id: int) -> None:
     """Remove a cluster that has had runs: these keep its row and name. Its agent's record is reset; the caller holds the rows."""
     await tx.run("UPDATE clusters SET removed_at = now(), cordoned = false, draining = false WHERE id = :id", id=row_id)
-    for table in ("api_keys", "capacity", "agent_sessions", "log_streams", "cool_downs"):
+    for table in ("api_keys", "capacity", "agent_sessions", "cluster_holders", "log_streams", "cool_downs"):
         await tx.run(f"DELETE FROM {table} WHERE cluster_id = :id", id=row_id)
     await tx.run(
         """

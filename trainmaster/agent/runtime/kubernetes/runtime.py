@@ -52,6 +52,7 @@ from trainmaster.agent.runtime.kubernetes.record import (
     Verdict,
 )
 from trainmaster.agent.runtime.kubernetes.room import Room
+from trainmaster.agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster.agent.runtime.kubernetes.worklist import Worklist
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
@@ -117,6 +118,7 @@ class KubernetesRuntime:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._watches: list[Watch] = []
         self._holder = ""
+        self._place = ""
         self._renewed_at: float | None = None
         self._report_version = -1
         self._told_closed = ""
@@ -129,6 +131,11 @@ class KubernetesRuntime:
     def holder(self) -> str:
         return self._holder
 
+    @property
+    def place(self) -> str:
+        """The identity of the Kubernetes cluster; empty where the agent may not read it."""
+        return self._place
+
     async def open(self) -> None:
         """Waits until this replica is the one that acts; then reads all that there is. Raises KubeError.
 
@@ -139,6 +146,7 @@ class KubernetesRuntime:
         self._tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
         home = await self._api.get(NAMESPACES, None, self._config.job_namespaces[0])
         self._holder = home["metadata"]["uid"]
+        self._place = await identity_of_cluster(self._api)
         self._placement = await self._choose_placement()
         self._crew = self._make_crew(self._placement)
         self._watch_all(self._placement)
@@ -249,6 +257,12 @@ class KubernetesRuntime:
                 return
         book.wished_stop = stop
         self._look_at(stop.run)
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        """Pods carry the name of their cluster's agent; two installations must not use one cluster under one name."""
+        if stop.run in self._accepting or stop.run in self._books or stop.run in self._intake.unsure:
+            return False
+        return await no_pods_of(self._api, self.lease, self._config.cluster, stop)
 
     async def resize(self, resize: ResizeRun) -> None:
         if (task := self._accepting.get(resize.run)) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainmaster.agent.member_env import Seat, member_environment, seats
 from trainmaster.agent.runtime.local.layout import FailurePlan, MemberPlan, RunPlan
 from trainmaster.agent.runtime.local.records import Record
+from trainmaster.agent.runtime.local.strays import INSTALLATION
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.quantities import Resources
@@ -103,7 +104,7 @@ def make_plan(
         "generation": run.generation,
         "seq": seq,
         "resized": False,
-        "env": common,
+        "env": common | ({INSTALLATION: run.installation} if run.installation else {}),
         "members": members,
         "used": used,
         "ports": ports,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.agent.containment import contain
-from trainmaster.agent.runtime.local import layout, logs, processes
+from trainmaster.agent.runtime.local import layout, logs, processes, strays
 from trainmaster.agent.runtime.local.books import Books
 from trainmaster.agent.runtime.local.config import LocalCluster
 from trainmaster.agent.runtime.local.held import Phase, check_name
@@ -39,6 +39,7 @@ class LocalRuntime:
         self._changed = News()
         self._books = Books(self._records, cluster, self._ask, self._changed.set)
         self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
+        self._strays = strays.Strays()
         self._holder = ""
         self._lease: float | None = None
         self._accepting: dict[str, asyncio.Task[None]] = {}
@@ -49,6 +50,10 @@ class LocalRuntime:
     @property
     def holder(self) -> str:
         return self._holder
+
+    @property
+    def place(self) -> str:
+        return strays.place()
 
     async def open(self) -> None:
         """Raises RuntimeRefusedError when another agent acts on these records."""
@@ -110,6 +115,11 @@ class LocalRuntime:
         known = held.stop
         if known is None or (stop.generation, -stop.longest) > (known.generation, -known.longest):
             self._books.stop(held, stop)
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        if stop.run in self._accepting or stop.run in self._books.runs or not installation:
+            return False
+        return await asyncio.to_thread(self._strays.clear, stop, installation)
 
     async def resize(self, resize: ResizeRun) -> None:
         if (task := self._accepting.get(resize.run)) is not None:

@@ -62,6 +62,11 @@ class SimulatedRuntime:
     def holder(self) -> str:
         return self._holder
 
+    @property
+    def place(self) -> str:
+        """One for all: simulated members are alive nowhere but in the memory of the agent that has the lease."""
+        return "simulated"
+
     async def open(self) -> None:
         """Raises RuntimeRefusedError when another agent acts on these records."""
         if self._journal is not None:
@@ -150,6 +155,9 @@ class SimulatedRuntime:
             self._write(now, "stop", stop.model_dump(mode="json", by_alias=True))
         self.cluster.stop(stop, now)
         self._tell()
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        return stop.run not in self.cluster.runs
 
     async def resize(self, resize: ResizeRun) -> None:
         now = self._clock()

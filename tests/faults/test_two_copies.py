@@ -1,0 +1,137 @@
+"""Agents without their records and agents that share a key, all real processes: no two copies of a member ever meet.
+
+Each member holds a lock of its job and seat for its life, and notes where it finds it taken.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.stage import CLUSTERS, LEASE, Flow, Stage
+from tests.waiting import eventually_sync
+
+pytestmark = pytest.mark.faults
+
+ROUNDS = int(os.environ.get("TRAINMASTER_ROUNDS", "1"))
+"""How often each scenario is played."""
+_LONG = 600.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    built = Stage(tmp_path_factory.mktemp("copies") / "stage")
+    try:
+        built.start()
+        yield built
+    finally:
+        built.stop()
+
+
+# -- what becomes of the records of the agent of cluster ``private``
+
+
+def delete_the_records(stage: Stage) -> None:
+    stage.kill("agent-private")
+    shutil.rmtree(stage.state_dir("private"))
+    stage.revive("agent-private")
+
+
+def delete_the_runs(stage: Stage) -> None:
+    """The identity of the records stays; what they say is gone."""
+    stage.kill("agent-private")
+    shutil.rmtree(stage.state_dir("private") / "runs")
+    stage.revive("agent-private")
+
+
+def move_the_records(stage: Stage) -> None:
+    stage.kill("agent-private")
+    stage.state_dir("private").rename(stage.folder / f"moved-{time.monotonic_ns()}")
+    stage.revive("agent-private")
+
+
+def use_another_folder(stage: Stage) -> None:
+    stage.kill("agent-private")
+    stage.use_folder("private", f"state-{time.monotonic_ns()}")
+    stage.revive("agent-private")
+
+
+# -- what is then wanted of the job
+
+
+def suspend(stage: Stage, job_id: str) -> None:
+    stage.act(f"jobs/{job_id}/suspend")
+    stage.until(job_id, "held")
+    stage.act(f"jobs/{job_id}/resume")
+
+
+def drain(stage: Stage, job_id: str) -> None:
+    stage.act("clusters/private/drain")
+    stage.act("clusters/private/uncordon")
+
+
+def preempt(stage: Stage, job_id: str) -> None:
+    """Another job of a higher class takes the room, and is cancelled once it has it."""
+    other = stage.submit_lasting("urgent", _LONG, cpu="4", replicas=4, priority_class="high")
+    stage.until(other, "running")
+    stage.act(f"jobs/{other}/cancel")
+    stage.until(other, "cancelled")
+
+
+def cancel(stage: Stage, job_id: str) -> None:
+    stage.act(f"jobs/{job_id}/cancel")
+
+
+@pytest.mark.parametrize("loss", [delete_the_records, delete_the_runs, move_the_records, use_another_folder])
+@pytest.mark.parametrize("action", [suspend, drain, preempt, cancel])
+def test_a_job_whose_agent_lost_its_records_runs_once_at_a_time(
+    stage: Stage, loss: Callable[[Stage], None], action: Callable[[Stage, str], None]
+) -> None:
+    if ROUNDS == 1 and loss is not delete_the_records and action is not suspend:
+        pytest.skip("played with TRAINMASTER_ROUNDS of 2 or more")
+    for _ in range(ROUNDS):
+        job_id = stage.submit_lasting("waits", _LONG, cpu="4", replicas=4)
+        stage.until(job_id, "running")
+        loss(stage)
+        eventually_sync(lambda: stage.cluster("private")["state"] == "ready", 60)
+        action(stage, job_id)
+        if action is cancel:
+            stage.until(job_id, "cancelled")
+        else:
+            eventually_sync(lambda job_id=job_id: stage.starts(job_id, 2) == 4, 60)  # type: ignore[misc]
+            stage.act(f"jobs/{job_id}/cancel")
+            stage.until(job_id, "cancelled")
+        eventually_sync(lambda: not stage.member_processes(), 30)
+        stage.no_copies_met()
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_two_agents_with_one_key_do_not_take_turns(stage: Stage, round_: int) -> None:
+    """Both are started again by a supervisor whenever they end."""
+    rivals = [stage.add_rival(name, f"rival-{round_}") for name in CLUSTERS]
+    try:
+        with Flow(stage, 60, 4.0):
+            stage.supervise([*(f"agent-{name}" for name in CLUSTERS), *rivals], seconds=6.0 * LEASE)
+        stage.check(reruns_allowed=False)
+    finally:
+        for rival in rivals:
+            stage.kill(rival)
+    told = [stage.log_of(rival) for rival in rivals]
+    assert all("another agent with other records acts for cluster" in text for text in told)
+
+
+def test_runs_of_an_agent_that_was_replaced_go_on_and_it_gets_them_back(stage: Stage) -> None:
+    job_id = stage.submit_lasting("left", 12.0, expected="succeeded")
+    stage.until(job_id, "running")
+    stage.kill("agent-private")
+    rival = stage.add_rival("private", "visitor")
+    eventually_sync(lambda: stage.cluster("private")["orphanedRuns"] == 1, 60)
+    assert "was replaced" in stage.job(job_id)["message"]
+    stage.kill(rival)
+    stage.revive("agent-private")
+    eventually_sync(lambda: stage.cluster("private")["orphanedRuns"] == 0, 60)
+    stage.until(job_id, "succeeded")
+    assert stage.job(job_id)["attempt"] == 1
+    stage.no_copies_met()
