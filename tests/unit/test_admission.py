@@ -69,6 +69,13 @@ def paths(template: Any, policy: AdmissionPolicy) -> list[str]:
     return [mistake.path for mistake in check_pod_template(template, policy)]
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _node_term(expression: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}
+
+
 _CONTEXT = "spec.containers[0].securityContext"
 
 REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
@@ -160,10 +167,6 @@ REFUSED_AT_EVERY_LEVEL: dict[str, tuple[dict[str, Any], str]] = {
     "a service account by the old field": (spec_with("serviceAccount", value="builder"), "spec.serviceAccount"),
     "a service account's token": (
         spec_with("automountServiceAccountToken", value=True),
-        "spec.automountServiceAccountToken",
-    ),
-    "a service account's token by default": (
-        spec_with("automountServiceAccountToken", value=GONE),
         "spec.automountServiceAccountToken",
     ),
     "a projected token": (
@@ -296,10 +299,14 @@ ALLOWED_WHEN_RESTRICTED: dict[str, dict[str, Any]] = {
     "fields that are null": spec_with("hostNetwork", value=None),
     "false where false is meant": spec_with("hostNetwork", value=False),
     "low ports": context_with("capabilities", "add", value=["NET_BIND_SERVICE"]),
-    "a container's own seccomp profile": context_with("seccompProfile", value={"type": "Localhost"}),
+    "a container's own seccomp profile": context_with(
+        "seccompProfile", value={"type": "Localhost", "localhostProfile": "profiles/train.json"}
+    ),
     "an SELinux type for containers": context_with("seLinuxOptions", value={"type": "container_t"}),
     "a safe sysctl": spec_with("securityContext", "sysctls", value=[{"name": "net.ipv4.tcp_rmem", "value": "1"}]),
-    "an AppArmor profile of the node": context_with("appArmorProfile", value={"type": "Localhost"}),
+    "an AppArmor profile of the node": context_with(
+        "appArmorProfile", value={"type": "Localhost", "localhostProfile": "train"}
+    ),
     "a user by number": context_with("runAsUser", value=1000),
     "a port of the pod": spec_with("containers", 0, "ports", value=[{"containerPort": 80, "hostPort": 0}]),
     "a probe of itself": spec_with("containers", 0, "livenessProbe", value={"httpGet": {"port": 80, "path": "/"}}),
@@ -309,7 +316,9 @@ ALLOWED_WHEN_RESTRICTED: dict[str, dict[str, Any]] = {
     "an image as a volume": volume("image", reference="example/weights:1"),
     "a config map in a projected volume": volume("projected", sources=[{"configMap": {"name": "c"}}]),
     "a domain that only ends like a reserved one": pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
-    "a toleration": spec_with("tolerations", value=[{"key": "gpu", "operator": "Exists", "tolerationSeconds": 9}]),
+    "a toleration": spec_with(
+        "tolerations", value=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]
+    ),
     "quantities as numbers": spec_with("containers", 0, "resources", "requests", value={"cpu": 2, "memory": "4Gi"}),
 }
 
@@ -344,6 +353,64 @@ def test_every_container_may_say_for_itself_that_it_is_not_root() -> None:
         for container in template["spec"][kind]:
             container["securityContext"] |= {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert check_pod_template(template, RESTRICTED) == ()
+
+
+def test_a_template_that_says_nothing_of_the_token_is_allowed_as_the_agent_leaves_it_out() -> None:
+    assert check_pod_template(spec_with("automountServiceAccountToken", value=GONE), RESTRICTED) == ()
+
+
+STRUCTURES: dict[str, tuple[tuple[str | int, ...], object, str]] = {
+    "a port that is a word": (("containers", 0, "ports"), [{"containerPort": "http"}], "ports[0].containerPort"),
+    "a port beyond the last": (("containers", 0, "ports"), [{"containerPort": 65536}], "ports[0].containerPort"),
+    "a variable without a name": (("containers", 0, "env"), [{"value": "x"}], "env[0].name"),
+    "a variable from two places": (
+        ("containers", 0, "env"),
+        [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "env[0].valueFrom",
+    ),
+    "a node term without values": (
+        ("affinity",),
+        _node_term({"key": "gpu", "operator": "In"}),
+        "nodeSelectorTerms[0].matchExpressions[0].values",
+    ),
+    "a node term of no known operator": (
+        ("affinity",),
+        _node_term({"key": "gpu", "operator": "in", "values": ["a"]}),
+        "matchExpressions[0].operator",
+    ),
+    "terms that are a word": (
+        ("affinity",),
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}},
+        "nodeSelectorTerms",
+    ),
+    "a mount of no volume": (("containers", 0, "volumeMounts"), [{"name": "no", "mountPath": "/x"}], "[0].name"),
+    "two containers of one name": (("initContainers", 0, "name"), "main", "initContainers[0].name"),
+    "a container without an image": (("containers", 0, "image"), GONE, "containers[0].image"),
+    "a number as text": (("securityContext", "runAsUser"), "1000", "runAsUser"),
+    "a user beyond the last": (("securityContext", "fsGroup"), 2**31, "fsGroup"),
+    "a request above its limit": (
+        ("containers", 0, "resources"),
+        {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}},
+        "resources.requests.cpu",
+    ),
+    "a probe of two kinds": (
+        ("containers", 0, "livenessProbe"),
+        {"exec": {"command": ["x"]}, "tcpSocket": {"port": 1}},
+        "livenessProbe",
+    ),
+    "a toleration without a key": (("tolerations",), [{"effect": "NoSchedule"}], "tolerations[0].operator"),
+    "a label that is no label": (("nodeSelector",), {"disk type": "ssd"}, "nodeSelector.disk type"),
+    "an address that is none": (("hostAliases",), [{"ip": "10.0.0", "hostnames": ["a"]}], "hostAliases[0].ip"),
+    "an unknown field far inside": (("volumes", 0, "emptyDir"), {"size": "1Gi"}, "emptyDir.size"),
+}
+
+
+@pytest.mark.parametrize("case", STRUCTURES)
+def test_a_template_that_makes_no_pod_is_refused_where_it_is_wrong(case: str) -> None:
+    path, value, where = STRUCTURES[case]
+    found = paths(spec_with(*path, value=value), RESTRICTED)
+    assert len(found) == 1
+    assert found[0].endswith(where)
 
 
 def test_an_allowed_service_account_may_have_its_token() -> None:

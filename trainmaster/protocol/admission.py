@@ -14,6 +14,7 @@ from trainmaster.protocol.base import Strict
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
+from trainmaster.protocol.pod_structure import check_structure
 from trainmaster.protocol.untrusted import Node, is_too_large, shown
 
 __all__ = ["AdmissionPolicy", "check_pod_template", "pod_requests"]
@@ -24,23 +25,6 @@ MOST_MISTAKES = 100
 _SET_BY_AGENT = frozenset(
     "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
     "workloadRef".split()
-)
-_POD_FIELDS = _SET_BY_AGENT | frozenset(
-    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks "
-    "ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets "
-    "initContainers nodeSelector os overhead readinessGates resourceClaims resources restartPolicy runtimeClassName "
-    "securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
-    "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes".split()
-)
-_CONTAINER_FIELDS = frozenset(
-    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy "
-    "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce targetContainerName "
-    "terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir".split()
-)
-_CONTEXT_FIELDS = frozenset(
-    "allowPrivilegeEscalation appArmorProfile capabilities fsGroup fsGroupChangePolicy privileged procMount "
-    "readOnlyRootFilesystem runAsGroup runAsNonRoot runAsUser seLinuxChangePolicy seLinuxOptions seccompProfile "
-    "supplementalGroups supplementalGroupsPolicy sysctls windowsOptions".split()
 )
 _RESERVED_DOMAINS = (
     "trainmaster.dev",
@@ -55,10 +39,6 @@ _RESERVED_DOMAINS = (
 """Domains, with all below them, whose labels and annotations schedulers obey."""
 _RESERVED_KEYS = frozenset(("applicationId", "pod-group-name", "queue", "spark-app-selector"))
 """Keys without a domain that schedulers obey: of YuniKorn all but ``pod-group-name``, which is KAI's."""
-_TOLERATION_WORDS = {
-    "operator": ("", "Exists", "Equal"),
-    "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
-}
 
 
 class AdmissionPolicy(Strict):
@@ -84,7 +64,8 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy) -> tup
     mistakes: list[Mistake] = []
     root = Node(template, "", mistakes)
     pod = read_pod(root)
-    _check_fields(root, pod)
+    check_structure(root)
+    _check_fields(pod)
     _check_metadata(root.get("metadata"))
     for control in RESTRICTED if policy.level == "restricted" else BASELINE:
         if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; somebody wants to keep us busy
@@ -94,28 +75,16 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy) -> tup
     _check_volume_types(pod, policy)
     _check_runtime_class(pod, policy)
     _check_environment(pod)
-    _check_placement(pod.spec)
     read_requests(pod.spec)
     return tuple(dict.fromkeys(mistakes))[:MOST_MISTAKES]
 
 
-def _check_fields(root: Node, pod: Pod) -> None:
-    root.only(frozenset(("metadata", "spec")))
-    pod.spec.only(_POD_FIELDS)
+def _check_fields(pod: Pod) -> None:
     for name, node in pod.spec.fields():
         if name in _SET_BY_AGENT:
             node.refuse("is set by the agent and must be left out")
     if not pod.spec.get("containers").items():
         pod.spec.get("containers").refuse("must have at least one container")
-    for container in pod.containers:
-        if not container.is_set:
-            container.refuse("must be a mapping, not null")
-        container.only(_CONTAINER_FIELDS)
-    for context in pod.contexts:
-        context.only(_CONTEXT_FIELDS)
-    for volume in pod.spec.get("volumes").items():
-        if len([name for name, _ in volume.fields() if name != "name"]) != 1:
-            volume.refuse("must have exactly one type of volume")
 
 
 def _check_metadata(metadata: Node) -> None:
@@ -142,8 +111,8 @@ def _check_service_account(pod: Pod, policy: AdmissionPolicy) -> None:
     if all(name in policy.service_accounts for name in names or ["default"]):
         return
     mount = pod.spec.get("automountServiceAccountToken")
-    if mount.flag() is not False:
-        mount.refuse("must be set to false: the token of this service account may not be mounted")
+    if mount.flag():
+        mount.refuse("must be false or left out: the token of this service account may not be mounted")
     for source in _projected(pod):
         for kind in ("serviceAccountToken", "podCertificate"):
             if source.get(kind).is_set:
@@ -203,23 +172,3 @@ def _check_environment(pod: Pod) -> None:
             name = item.get("name")
             if (name.text() or "").startswith("TRAINMASTER_"):
                 name.refuse("names that begin with TRAINMASTER_ are set by the agent")
-
-
-def _check_placement(spec: Node) -> None:
-    """What the scheduler and the agent read of a pod beside its requests has the shape that they expect."""
-    for _, kind in spec.get("affinity").fields():
-        kind.fields()
-    for _, value in spec.get("nodeSelector").entries():
-        value.must_be_text()
-    for toleration in spec.get("tolerations").items():
-        if not toleration.is_set:
-            toleration.refuse("must be a mapping, not null")
-        for _, field in toleration.fields():
-            if field.path.endswith(".tolerationSeconds"):
-                field.whole()
-            else:
-                field.text()
-        for name, known in _TOLERATION_WORDS.items():
-            word = toleration.get(name)
-            if isinstance(word.value, str) and word.value not in known:
-                word.refuse(f"must be one of {', '.join(filter(None, known))}, not {shown(word.value)}")

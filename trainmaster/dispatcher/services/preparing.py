@@ -159,6 +159,7 @@ def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
 
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -> Prepared:
     prepared = Prepared(many, [], {})
+    checked: dict[bytes, tuple[Mistake, ...]] = {}
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -167,7 +168,7 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -
         except ValidationError as error:
             mistakes.extend(mistakes_of(error, prefix))
         else:
-            problems = _admission(spec, prefix)
+            problems = _admission(spec, prefix, checked)
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
@@ -179,7 +180,8 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -
     return prepared
 
 
-def _admission(spec: JobSpec, prefix: str) -> list[Mistake]:
+def _admission(spec: JobSpec, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]) -> list[Mistake]:
+    """``checked``: what was found in templates of this call; thousands of jobs have one template."""
     out: list[Mistake] = []
     for index, role in enumerate(spec.roles):
         if role.pod_template is None:
@@ -187,9 +189,20 @@ def _admission(spec: JobSpec, prefix: str) -> list[Mistake]:
         path = f"{prefix}.roles[{index}].podTemplate" if prefix else f"roles[{index}].podTemplate"
         out.extend(
             Mistake(path=f"{path}.{found.path}", message=found.message)
-            for found in check_pod_template(role.pod_template, AdmissionPolicy())
+            for found in _mistakes_in(role.pod_template, checked)
         )
     return out
+
+
+def _mistakes_in(template: dict[str, Any], checked: dict[bytes, tuple[Mistake, ...]]) -> tuple[Mistake, ...]:
+    try:
+        key = orjson.dumps(template)
+    except orjson.JSONEncodeError:  # nested too deep, or numbers that JSON has no room for
+        return check_pod_template(template, AdmissionPolicy())
+    found = checked.get(key)
+    if found is None:
+        found = checked[key] = check_pod_template(template, AdmissionPolicy())
+    return found
 
 
 def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> PreparedSpec:

@@ -1,6 +1,5 @@
 """From a run's record to the manifests of its members and of what they need. Pure."""
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -144,7 +143,7 @@ class Manifests:
         if role.template is not None:
             template: dict[str, Any] = {"spec": self._plain(role.template)}
         else:
-            template = copy.deepcopy(role.pod_template or {})
+            template = _without_nulls(role.pod_template or {})
         metadata = template.get("metadata") or {}
         labels = {**(metadata.get("labels") or {}), **self._labels, LABEL_ROLE: role.name}
         progress = self._record.progress
@@ -293,6 +292,13 @@ class Manifests:
             "labels": self._labels,
             "ownerReferences": [self._record.owner()],
         }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a copy without fields that are null: as in Kubernetes they are the same as fields that are not set."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def roster_name(run: str) -> str:
