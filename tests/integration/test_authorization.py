@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute
 from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
 from tests.waiting import eventually
+from trainmaster.dispatcher.api import keyring as keyring_module
 from trainmaster.dispatcher.api.app import make_app
-from trainmaster.dispatcher.api.context import Keyring
+from trainmaster.dispatcher.api.keyring import Keyring
 from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys as key_store
 from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster.protocol.agent import RunReport
@@ -297,41 +297,69 @@ async def test_an_agents_key_opens_its_own_cluster_only(service: Service) -> Non
     assert (await owner.sync()).status_code == 200
 
 
-async def test_a_key_is_looked_up_once_while_no_key_changes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_up: list[bytes] = []
-    ours: set[bytes] = set()
+async def test_keys_are_read_once_while_no_key_changes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = key_store.all_that_count
+    reads: list[float] = []
 
-    async def find(tx: Transaction, key_hash: bytes) -> key_store.Found | None:
-        if key_hash in ours:
-            looked_up.append(key_hash)
-        return await found(tx, key_hash)
+    async def counted(tx: Transaction) -> dict[bytes, key_store.Found]:
+        reads.append(clock)
+        return await read(tx)
 
-    found = key_store.find
-    monkeypatch.setattr(key_store, "find", find)
     clock = 1000.0
-    keyring = Keyring(service.stores, lambda: clock)
     secret = await make_key(service, "user", queues=["default"])
-    ours |= {hash_key(secret), hash_key("tmk_unknown")}
+    monkeypatch.setattr(key_store, "all_that_count", counted)
+    keyring = Keyring(service.stores, lambda: clock)
     for _ in range(3):
         caller = await keyring.caller(secret)
         assert caller is not None
         assert caller.queues == ("default",)
         assert await keyring.caller("tmk_unknown") is None
         clock += 5
-    await keyring.caller(secret)
-    assert len(looked_up) == 2, "one for each key"
-    await make_key(service, "user", queues=["default"])
-    await keyring.caller(secret)
-    assert len(looked_up) == 2, "nobody looks for a second"
+    assert reads == [1000.0]
+    other = await make_key(service, "user", queues=["default"])
+    assert await keyring.caller(secret) is not None
     clock += 1
-    await keyring.caller(secret)
-    assert len(looked_up) == 3, "keys have changed"
+    assert await keyring.caller(other) is not None, "a key counts as soon as it is made"
+    del reads[0]
+    at = clock
     clock += 59
     await keyring.caller(secret)
-    assert len(looked_up) == 3
     clock += 2
     await keyring.caller(secret)
-    assert len(looked_up) == 4, "kept for a minute at most"
+    assert reads == [1015.0, at + 61] or reads == [at, at + 61], "kept for a minute at most"
+
+
+async def test_a_key_may_be_used_by_whoever_has_just_made_it(service: Service) -> None:
+    keyring = Keyring(service.stores, lambda: 1000.0)
+    assert await keyring.caller("tmk_admin") is not None
+    secret = await make_key(service, "user", queues=["default"])
+    assert await keyring.caller(secret) is not None, "though the last look was at this very moment of its clock"
+
+
+async def test_wrong_keys_cost_few_looks_and_displace_no_good_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyring_module, "_MOST_UNKNOWN", 100)
+    looks = 0
+    revision = key_store.revision
+
+    async def counted(tx: Transaction) -> str:
+        nonlocal looks
+        looks += 1
+        return await revision(tx)
+
+    monkeypatch.setattr(key_store, "revision", counted)
+    keyring = Keyring(service.stores)
+    assert await keyring.caller("tmk_admin") is not None
+    for batch in range(5):
+        found = await asyncio.gather(*[keyring.caller(f"tmk_wrong_{batch}_{n}") for n in range(100)])
+        assert found == [None] * 100
+    assert looks <= 5 + 5 + 1, "those that come together share one"
+    before = looks
+    assert await asyncio.gather(*[keyring.caller(f"tmk_wrong_4_{n}") for n in range(100)]) == [None] * 100
+    assert len(keyring._unknown) <= 100
+    assert await keyring.caller("tmk_admin") is not None
+    assert looks <= before + 1, "what is known to be wrong is looked for no more"
 
 
 async def test_a_key_that_is_kept_expires_in_time(service: Service) -> None:
@@ -358,21 +386,20 @@ async def test_a_key_read_just_before_it_was_revoked_is_not_kept_beyond_that(
     keyring = Keyring(service.stores, lambda: clock)
     secret = await make_key(service, "user", queues=["default"])
     key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
-    found = key_store.find
+    read = key_store.all_that_count
 
-    async def slow(tx: Transaction, key_hash: bytes) -> key_store.Found | None:
-        nonlocal clock
-        outcome = await found(tx, key_hash)
-        monkeypatch.setattr(key_store, "find", found)
+    async def slow(tx: Transaction) -> dict[bytes, key_store.Found]:
+        outcome = await read(tx)
+        monkeypatch.setattr(key_store, "all_that_count", read)
         assert (await service.http.delete(f"/v1/keys/{key_id}")).status_code == 204
-        clock += 1
-        await keyring.caller("tmk_other")  # somebody else looks meanwhile whether keys have changed
         return outcome
 
-    await keyring.caller("tmk_admin")
-    monkeypatch.setattr(key_store, "find", slow)
+    monkeypatch.setattr(key_store, "all_that_count", slow)
     assert await keyring.caller(secret) is not None
+    assert keyring.counts(key_id)
+    clock += 1
     assert await keyring.caller(secret) is None
+    assert not keyring.counts(key_id)
 
 
 async def test_when_keys_cannot_be_looked_at_nobody_waits_for_others_to_find_out(

@@ -225,12 +225,12 @@ async def test_a_follower_is_told_when_the_cluster_is_lost_and_found(
                     await notes.put(piece["note"])
 
     task = asyncio.create_task(follow())
-    assert await asyncio.wait_for(notes.get(), 5) == f"{stage.run} on private, running"
+    assert await asyncio.wait_for(notes.get(), 30) == f"{stage.run} on private, running"
     await age_contact(stage.service.stores, "private", 600)
     lost = "cluster private is unreachable; its output follows when it is back"
-    assert await asyncio.wait_for(notes.get(), 5) == lost
+    assert await asyncio.wait_for(notes.get(), 30) == lost
     await stage.agent.sync()
-    assert await asyncio.wait_for(notes.get(), 5) == "cluster private is back"
+    assert await asyncio.wait_for(notes.get(), 30) == "cluster private is back"
     assert notes.empty()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

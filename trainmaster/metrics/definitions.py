@@ -29,6 +29,14 @@ build_info = BOOK.gauge(
 
 postgres_away = BOOK.gauge("postgres_away", "1 while this process cannot reach Postgres.", _API, _SCHEDULER)
 redis_away = BOOK.gauge("redis_away", "1 while this process cannot reach the Redis that is set.", _API, _SCHEDULER)
+redis_listener_restarts = BOOK.counter(
+    "redis_listener_restarts", "Times that this process began anew to listen to Redis.", _API, _SCHEDULER
+)
+redis_messages_dropped = BOOK.counter(
+    "redis_messages_dropped", "Wake-ups and log chunks dropped, by why.", _API, _SCHEDULER, labels=("reason",)
+)
+for _reason in ("away", "full", "follower", "garbage"):
+    redis_messages_dropped.labels(_reason)
 store_connections_in_use = BOOK.gauge(
     "store_connections_in_use", "Connections to Postgres that transactions hold now.", _API, _SCHEDULER
 )
@@ -59,6 +67,14 @@ http_connections_ended = BOOK.counter(
 )
 for _reason in ("silent", "header", "header-bytes", "body", "unread-answer", "too-many", "evicted"):
     http_connections_ended.labels(_reason)
+calls_refused = BOOK.counter(
+    "calls_refused",
+    "Calls refused with 429 because a key or an address asked for too much, by limit.",
+    _API,
+    labels=("limit",),
+)
+for _limit in ("rate", "at-once", "events", "logs", "wrong-keys", "keyless"):
+    calls_refused.labels(_limit)
 reports = BOOK.counter("reports", "Agents' reports of runs, by what they came to.", _API, labels=("verdict",))
 for _verdict in ("applied", "duplicate", "stale", "illegal", "unknown"):
     reports.labels(_verdict)  # at 0 from the start: Prometheus cannot see the rise to a first value

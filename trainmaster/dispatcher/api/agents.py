@@ -6,8 +6,10 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.context import Agent, App
+from trainmaster.dispatcher.api.limits import StreamKind
 from trainmaster.dispatcher.services import agents, logs
 from trainmaster.dispatcher.services.preparing import without_nul
+from trainmaster.dispatcher.store.soft import CLUSTERS
 from trainmaster.protocol.agent import StreamPush, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
@@ -31,6 +33,7 @@ async def sync(request: Request, state: App, caller: Agent) -> Response:
 
 @router.get("/desired")
 async def desired(
+    request: Request,
     state: App,
     caller: Agent,
     session: str,
@@ -38,7 +41,11 @@ async def desired(
     wait: Annotated[float, Query(ge=0, le=60)] = 60,
 ) -> Response:
     """What changed for the cluster after a version; held until something did, at most a third of the lease."""
-    return Response(await agents.desired(state.stores, caller, session, after, wait), media_type="application/json")
+    stream = state.limits.open_stream(
+        request.scope, StreamKind.POLL, lambda: state.stores.soft.wake_here(CLUSTERS, [caller.cluster_id or 0])
+    )
+    body = await agents.desired(state.stores, caller, session, after, wait, stream.check)
+    return Response(body, media_type="application/json")
 
 
 @router.post("/streams/{stream}")

@@ -33,6 +33,8 @@ from trainmaster.protocol.mistakes import mistakes_of
 
 log = logging.getLogger(__name__)
 
+_KEYS_SECONDS = 1.0
+
 _ROUTERS = {
     Audience.USERS: (
         "/v1",
@@ -105,6 +107,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     beats = [asyncio.create_task(_beat(stores), name="service-heartbeat")] if serves_agents else []
     if serves_agents:
         beats.append(asyncio.create_task(agent_service.watch_desired(stores), name="desired-versions"))
+    if app.state.audience.includes(Audience.USERS):
+        beats.append(asyncio.create_task(state.followers.watch(), name="followers"))
+    beats.append(asyncio.create_task(_end_streams(state), name="revoked-keys"))
     measuring.watch(stores)
     beats.append(asyncio.create_task(measuring.ping_for_ever(stores), name="postgres-ping"))
     try:
@@ -132,6 +137,21 @@ async def _beat(stores: Stores) -> None:
             # Without a heartbeat no run would ever be called lost again.
             log.exception("the service's heartbeat failed")
         await asyncio.sleep(seconds / 4)
+
+
+async def _end_streams(state: State) -> None:
+    """End what lasts once its key was revoked or has expired: new calls with it are refused by themselves."""
+    while True:
+        await asyncio.sleep(_KEYS_SECONDS)
+        if not state.limits.has_streams:
+            continue
+        try:
+            await state.keyring.refresh()
+        except ProblemError as error:
+            log.warning("keys of open streams could not be looked at: %s", error)
+        except Exception:
+            log.exception("keys of open streams could not be looked at")
+        state.limits.end_streams(state.keyring.counts)
 
 
 async def _alive() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from trainmaster import process_logs
+from trainmaster.dispatcher.api.limits import CALL, Call
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 
@@ -28,6 +29,8 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 _AGENTS = "/agent/"
 _SMALL_BODY = 65_536
+_LONGEST_PATH = 500
+"""Of a path in the log: nobody can fill it with long ones."""
 
 
 class Envelope:
@@ -70,7 +73,10 @@ class Envelope:
                     await self._app(scope, body.receive, marked_send)
             finally:
                 body.release()
-                _tell(scope, status, time.perf_counter() - began)
+                call: Call | None = scope.get(CALL)
+                if call is not None:
+                    call.end()
+                _tell(scope, call, status, time.perf_counter() - began)
                 request_id.reset(mark)
 
     def too_large(self) -> ProblemError:
@@ -128,11 +134,16 @@ async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> 
     await send({"type": "http.response.body", "body": orjson.dumps(body)})
 
 
-def _tell(scope: Scope, status: int, seconds: float) -> None:
+def _tell(scope: Scope, call: Call | None, status: int, seconds: float) -> None:
     """Write the line of the access log, and count the request under its route, never under its path, which may name a job."""
     extra: dict[str, object] = {"status": status, "seconds": round(seconds, 4)}
-    job = scope.get("path_params", {}).get("job_id")
-    log.info("%s %s %d", scope["method"], scope["path"], status, extra=extra | ({"job_id": job} if job else {}))
+    if client := scope.get("client"):
+        extra["client"] = client[0]
+    if call is not None:
+        extra |= {"key_id": call.caller.key_id, "key": call.caller.name}
+    if job := scope.get("path_params", {}).get("job_id"):
+        extra["job_id"] = job
+    log.info("%s %s %d", scope["method"], scope["path"][:_LONGEST_PATH], status, extra=extra)
     method = scope["method"] if scope["method"] in _METHODS else "other"
     route = getattr(scope.get("route"), "path", "none")
     metrics.http_requests.labels(method, route, str(status or "none")).inc()

@@ -3,12 +3,9 @@
 Answers leave through ``answer``, which leaves out what the caller has no right to read: see ``domain.redaction``.
 """
 
-import asyncio
 import hashlib
-import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from math import inf
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -16,15 +13,17 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.keyring import Keyring
 from trainmaster.dispatcher.api.leader import LeaderOverHttp
+from trainmaster.dispatcher.api.limits import Limits
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.domain.redaction import nothing, rendered_json
+from trainmaster.dispatcher.services.followers import Followers
 from trainmaster.dispatcher.services.intake import Intake
 from trainmaster.dispatcher.services.preparing import parse_json
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.tenants import hash_key
 from trainmaster.dispatcher.store import keys
-from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller, Claim
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
@@ -32,76 +31,8 @@ from trainmaster.protocol.states import KeyRole
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_LOOK_SECONDS = 1.0
-_LONGEST_LOOK = 5.0
-_KEPT_SECONDS = 60.0
-"""Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
-_MOST_KEPT = 10_000
-
-
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """Who makes the request of this context, once that is known."""
-
-
-class Keyring:
-    """Looks up API keys and keeps what was found until any key is made, revoked or expires.
-
-    Whether one was is looked at once a second for all of them, so that hundreds of agents, each of which calls every few seconds, do
-    not each cost a query, and a revoked key is dead almost at once.
-    """
-
-    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stores = stores
-        self._clock = clock
-        self._kept: dict[bytes, tuple[float, Caller | None]] = {}
-        """Until when it counts, by the clock, and whose the key is; by the key's hash."""
-        self._revision = ""
-        self._looked_at = self._failed_at = -inf
-        self._looking = asyncio.Lock()
-
-    async def caller(self, secret: str) -> Caller | None:
-        if self._is_old():
-            await self._look()
-        key_hash = hash_key(secret)
-        kept = self._kept.get(key_hash)
-        if kept is not None and kept[0] > self._clock():
-            return kept[1]
-        revision = self._revision
-        async with self._stores.database.transaction() as tx:
-            found = await keys.find(tx, key_hash)
-        caller = None if found is None else found.caller
-        # One that was read before the keys changed must not be kept beyond that.
-        if revision == self._revision:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            left = _KEPT_SECONDS if found is None or found.expires_in is None else found.expires_in
-            self._kept[key_hash] = self._clock() + min(left, _KEPT_SECONDS), caller
-        return caller
-
-    def _is_old(self) -> bool:
-        return self._clock() - self._looked_at >= _LOOK_SECONDS
-
-    async def _look(self) -> None:
-        async with self._looking:
-            if not self._is_old():
-                return  # another request has looked meanwhile
-            began = self._clock()
-            if began - self._failed_at < _LOOK_SECONDS:
-                raise StoreAwayError("Postgres does not answer; try again in a moment")
-            try:
-                # Whoever waits here waits for all others as well, so that no silence may last.
-                async with asyncio.timeout(_LONGEST_LOOK), self._stores.database.transaction() as tx:
-                    revision = await keys.revision(tx)
-            except TimeoutError as error:
-                self._failed_at = self._clock()
-                raise StoreAwayError("Postgres does not answer; try again in a moment") from error
-            except ProblemError:
-                self._failed_at = self._clock()
-                raise
-            if revision != self._revision:
-                self._revision = revision
-                self._kept.clear()
-            self._looked_at = began
 
 
 class State:
@@ -111,6 +42,8 @@ class State:
         self.stores = stores
         self.parser = parser
         self.keyring = Keyring(stores)
+        self.limits = Limits(stores.settings)
+        self.followers = Followers(stores)
         self.intake = Intake(stores)
         self.leader = LeaderOverHttp()
 
@@ -122,14 +55,18 @@ async def state_of(request: Request) -> State:
 
 
 async def any_caller(request: Request) -> Caller:
-    """Who calls. Raises ProblemError UNAUTHENTICATED."""
+    """Who calls, once it is the caller's turn. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
+    state = await state_of(request)
+    address = request.client.host if request.client else ""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
+        state.limits.keyless(address)
         raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
-    caller = await (await state_of(request)).keyring.caller(secret.strip())
+    caller = await state.keyring.caller(secret.strip(), may_be_new=state.limits.may_look(address))
     if caller is None:
-        raise ProblemError(Code.UNAUTHENTICATED, "the API key is not known, was revoked, or has expired")
+        raise state.limits.wrong_key(address)
     _caller.set(caller)
+    await state.limits.admit(request.scope, caller)
     return caller
 
 

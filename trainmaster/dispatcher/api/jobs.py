@@ -20,6 +20,7 @@ from trainmaster.dispatcher.api.context import (
     read_model,
     readable,
 )
+from trainmaster.dispatcher.api.limits import OpenStream, StreamKind
 from trainmaster.dispatcher.services import asking, logs, reading, steer
 from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
@@ -37,6 +38,8 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
 _LOOK_SECONDS = 1.0
 _COMMENT_SECONDS = 15.0
+_MOST_EVENTS = 1000
+"""Events that are read at once."""
 _LONGEST_EVENT_ID = 18
 
 
@@ -233,19 +236,24 @@ async def events(
     last = request.headers.get("last-event-id", "")
     if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
         raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
-    stream = _server_sent(state, key, int(last) if last else after)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    stream = state.limits.open_stream(
+        request.scope, StreamKind.EVENTS, lambda: state.stores.soft.wake_here(JOBS, [key])
+    )
+    events = _server_sent(state, stream, key, int(last) if last else after)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _server_sent(state: State, key: int, seq: int) -> AsyncIterator[bytes]:
-    """Events as they are committed; ends after the job has ended and all was told."""
-    silent_since = state.stores.clock()
+async def _server_sent(state: State, stream: OpenStream, key: int, seq: int) -> AsyncIterator[bytes]:
+    """Events as they are committed; ends after the job has ended and all was told, and when the caller's key is revoked.
+
+    ``Followers`` wakes it when the job has changed, so that it need not look by itself.
+    """
     with state.stores.soft.waiter(JOBS, key) as changed:
-        while True:
+        while not stream.is_ended:
             try:
-                async with state.stores.database.transaction() as tx:
-                    rows = await job_store.events_after(tx, key, seq, 1000)
-                    job = await job_store.view(tx, key)
+                async with state.followers.reads, state.stores.database.transaction() as tx:
+                    rows = await job_store.events_after(tx, key, seq, _MOST_EVENTS)
+                    job = await job_store.standing(tx, key)
             except ProblemError:
                 yield b"event: away\ndata: the store does not answer; trying again\n\n"
                 await wait_set(changed, _LOOK_SECONDS)
@@ -257,19 +265,18 @@ async def _server_sent(state: State, key: int, seq: int) -> AsyncIterator[bytes]
                     row.kind.encode(),
                     readable(reading.event_view(row)),
                 )
-                silent_since = state.stores.clock()
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
                 return
-            if state.stores.clock() - silent_since > _COMMENT_SECONDS:
-                silent_since = state.stores.clock()
+            if len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS):
                 yield b": still here\n\n"
-            await wait_set(changed, _LOOK_SECONDS)
+    yield b": the API key was revoked or has expired\n\n"
 
 
 @router.get("/{job_id}/logs")
 async def read_logs(
     job_id: str,
+    request: Request,
     state: App,
     caller: Person,
     follow: bool = False,
@@ -281,7 +288,9 @@ async def read_logs(
 ) -> Response:
     """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
     options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)
-    pieces = await logs.read(state.stores, caller, job_id, options)
+    key = await logs.find(state.stores, caller, job_id)
+    stream = state.limits.open_stream(request.scope, StreamKind.LOGS, lambda: state.stores.soft.wake_here(JOBS, [key]))
+    pieces = logs.read(state.stores, state.followers, key, job_id, options, stream.check)
 
     async def lines() -> AsyncIterator[bytes]:
         try:

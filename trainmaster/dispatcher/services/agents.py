@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -464,15 +464,19 @@ async def give_up_overdue(stores: Stores, token: int) -> int:
     return len(found.transitions)
 
 
-async def desired(stores: Stores, caller: Caller, session: str, after: int, seconds: float) -> bytes:
+async def desired(
+    stores: Stores, caller: Caller, session: str, after: int, seconds: float, check: Callable[[], None]
+) -> bytes:
     """What changed for the caller's cluster after a version, a ``DesiredAnswer`` as JSON text.
 
-    Waits up to ``seconds`` for it, holding no connection.
+    Waits up to ``seconds`` for it, holding no connection. ``check`` raises ProblemError once the caller may hear no more; it is called
+    each time the call is woken.
     """
     cluster_id = _cluster_of(caller)
     loop_ends = stores.clock() + min(seconds, stores.settings.lease_seconds / 3)
     with stores.soft.waiter(CLUSTERS, cluster_id) as woken:
         while True:
+            check()
             async with stores.database.transaction() as tx:
                 wanted = await agents.wanted(tx, cluster_id)
                 if wanted is None or wanted.session not in (session, None):

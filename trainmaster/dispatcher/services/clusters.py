@@ -94,7 +94,7 @@ async def drain(stores: Stores, caller: Caller, name: str, *, let_finish: bool) 
             last = len(refs)
             stopped += await _stop(tx, stores, caller, cluster_id, refs, f"cluster {name} is drained")
     async with stores.database.transaction() as tx:
-        left, reachable = await runs.count_live_on(tx, cluster_id), await agents.is_reachable(tx, cluster_id)
+        left, reachable = await runs.count_live_on(tx, cluster_id), bool(await agents.reachable(tx, [cluster_id]))
     return {"name": name, "stopped": stopped, "liveRuns": left, "reachable": reachable}
 
 

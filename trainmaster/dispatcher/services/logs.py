@@ -1,15 +1,15 @@
 """Logs of a job wherever it runs: what the agent streams while a run lives, what was kept when it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from secrets import token_hex
 from typing import Any
 
 import orjson
 
 from trainmaster.dispatcher.services.agents import superseded
+from trainmaster.dispatcher.services.followers import STREAM_SECONDS, Followers
 from trainmaster.dispatcher.services.steer import find_key
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, runs
@@ -21,9 +21,9 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id, run_id
 from trainmaster.protocol.states import JobState, RunState
 
-STREAM_SECONDS = 30.0
-"""A stream that its follower does not keep alive for so long is over."""
 _LOOK_SECONDS = 2.0
+_MOST_SECONDS_UNLOOKED = 10.0
+"""Between two looks at a run that sends output all the time."""
 _SILENT_SECONDS = 8.0
 """Who does not follow waits so long for an agent's next piece."""
 TAIL_BYTES = 65_536
@@ -74,21 +74,24 @@ class _Seen:
         return out
 
 
-async def read(stores: Stores, caller: Caller, text: str, options: LogOptions) -> AsyncIterator[dict[str, Any]]:
+async def find(stores: Stores, caller: Caller, text: str) -> int:
+    """The key of a job. Raises ProblemError when the job is not the caller's."""
+    async with stores.database.transaction() as tx:
+        return await find_key(tx, caller, text)
+
+
+async def read(
+    stores: Stores, followers: Followers, key: int, text: str, options: LogOptions, check: Callable[[], None]
+) -> AsyncIterator[dict[str, Any]]:
     """Output of a job as it comes, one object per piece; ``note`` objects say what happens in between.
 
-    Raises ProblemError before the first piece when the job is not the caller's.
+    ``check`` raises ProblemError once the caller may not go on; it is called every few seconds, and when the job has changed.
     """
-    async with stores.database.transaction() as tx:
-        key = await find_key(tx, caller, text)
-    return _read(stores, key, text, options)
-
-
-async def _read(stores: Stores, key: int, text: str, options: LogOptions) -> AsyncIterator[dict[str, Any]]:
     attempt = options.attempt or options.first
     with stores.soft.waiter(JOBS, key) as changed:
         while True:
-            async with stores.database.transaction() as tx:
+            check()
+            async with followers.reads, stores.database.transaction() as tx:
                 job = await job_store.view(tx, key)
                 attempts = {row.attempt: row for row in await runs.of_job(tx, key)}
             if job is None:
@@ -102,7 +105,8 @@ async def _read(stores: Stores, key: int, text: str, options: LogOptions) -> Asy
                 yield {"note": f"{run} on {row.cluster}, {row.state}", "run": run}
                 seen = _Seen(options)
                 if not RunState(row.state).is_terminal:
-                    async for piece in _live(stores, row, RunRef(key, attempt), options, seen):
+                    following = _Following(stores, followers, row, RunRef(key, attempt), options, changed, check)
+                    async for piece in following.live(seen):
                         yield piece
                 async for piece in _kept(stores, RunRef(key, attempt), seen):
                     yield piece
@@ -133,50 +137,73 @@ async def _kept(stores: Stores, ref: RunRef, seen: _Seen) -> AsyncIterator[dict[
             yield piece
 
 
-async def _live(
-    stores: Stores, row: Any, ref: RunRef, options: LogOptions, seen: _Seen
-) -> AsyncIterator[dict[str, Any]]:
-    stream = token_hex(12)
-    async with stores.soft.following(stream) as queue:
-        await _open(stores, stream, row.cluster_id, ref, options)
-        try:
-            kept_alive = heard = stores.clock()
-            was_reachable = True
-            while True:
-                data = await _next(queue, _LOOK_SECONDS)
-                if data is not None:
-                    heard = stores.clock()
-                    push = StreamPush.model_validate_json(data)
-                    for chunk in push.chunks:
-                        piece = seen.news(chunk)
-                        if piece is not None:
-                            yield piece
-                    if push.end:
-                        await _await_end(stores, ref)
-                        return
-                if data is None or stores.clock() - kept_alive > STREAM_SECONDS / 3:
-                    kept_alive = stores.clock()
-                    async with stores.database.transaction() as tx:
-                        await agents.keep_stream(tx, stream, STREAM_SECONDS)
-                        record = (await runs.lock(tx, [ref])).get(ref)
-                        reachable = await agents.is_reachable(tx, row.cluster_id)
-                    if record is None or record.run.state.is_terminal:
-                        return
-                    if not options.follow and (not reachable or stores.clock() - heard > _SILENT_SECONDS):
-                        why = "does not send its output" if reachable else "is unreachable"
-                        yield {"note": f"cluster {row.cluster} {why}; below is what was kept, if anything"}
-                        return
-                    if reachable != was_reachable:
-                        state = "is back" if reachable else "is unreachable; its output follows when it is back"
-                        yield {"note": f"cluster {row.cluster} {state}"}
-                    was_reachable = reachable
-                    yield {"alive": True}
-        finally:
-            # A follower who hangs up cancels whatever is awaited here; the closing goes on without it.
-            closing = asyncio.create_task(_close(stores, stream))
-            _closings.add(closing)
-            closing.add_done_callback(_closings.discard)
-            await asyncio.shield(closing)
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """One follower of a run that has not ended."""
+
+    stores: Stores
+    followers: Followers
+    row: Any
+    ref: RunRef
+    options: LogOptions
+    changed: asyncio.Event
+    """Set when the job has changed."""
+    check: Callable[[], None]
+
+    async def live(self, seen: _Seen) -> AsyncIterator[dict[str, Any]]:
+        """What the agent sends, until the run has ended. It costs the store nothing while nothing changes."""
+        stores, cluster_id = self.stores, self.row.cluster_id
+        stream = stores.soft.new_stream()
+        async with stores.soft.following(stream) as inbox:
+            was_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
+            try:
+                with self.followers.stream(stream, cluster_id, is_reachable=was_reachable):
+                    heard = looked = stores.clock()
+                    while True:
+                        self.check()
+                        data = await inbox.next(_LOOK_SECONDS)
+                        if data is not None:
+                            heard = stores.clock()
+                            push = StreamPush.model_validate_json(data)
+                            for chunk in push.chunks:
+                                if piece := seen.news(chunk):
+                                    yield piece
+                            if push.end:
+                                await _await_end(stores, self.ref)
+                                return
+                        if data is None or stores.clock() - looked > _MOST_SECONDS_UNLOOKED:
+                            looked = stores.clock()
+                            if await self._has_ended():
+                                return
+                            reachable = self.followers.is_reachable(cluster_id)
+                            if note := self._silence(heard, reachable=reachable):
+                                yield {"note": note}
+                                return
+                            if reachable != was_reachable:
+                                state = "is back" if reachable else "is unreachable; its output follows when it is back"
+                                yield {"note": f"cluster {self.row.cluster} {state}"}
+                            was_reachable = reachable
+                            yield {"alive": True}
+            finally:
+                # A follower who hangs up cancels whatever is awaited here; the closing goes on without it.
+                closing = asyncio.create_task(_close(stores, stream))
+                _closings.add(closing)
+                closing.add_done_callback(_closings.discard)
+                await asyncio.shield(closing)
+
+    async def _has_ended(self) -> bool:
+        if not self.changed.is_set():
+            return False
+        self.changed.clear()
+        async with self.followers.reads, self.stores.database.transaction() as tx:
+            return await runs.has_ended(tx, self.ref)
+
+    def _silence(self, heard: float, *, reachable: bool) -> str | None:
+        """Why there is no more to wait for, for one who does not follow."""
+        if self.options.follow or (reachable and self.stores.clock() - heard <= _SILENT_SECONDS):
+            return None
+        why = "does not send its output" if reachable else "is unreachable"
+        return f"cluster {self.row.cluster} {why}; below is what was kept, if anything"
 
 
 async def _close(stores: Stores, stream: str) -> None:
@@ -185,7 +212,8 @@ async def _close(stores: Stores, stream: str) -> None:
             await agents.close_stream(tx, stream)
 
 
-async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, options: LogOptions) -> None:
+async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, options: LogOptions) -> bool:
+    """Ask a cluster's agent for output; whether it is reachable."""
     async with stores.database.transaction() as tx:
         version = (await runs.raise_desired(tx, [cluster_id]))[cluster_id]
         await agents.open_stream(
@@ -203,7 +231,9 @@ async def _open(stores: Stores, stream: str, cluster_id: int, ref: RunRef, optio
             desired=version,
             seconds=STREAM_SECONDS,
         )
+        is_reachable = bool(await agents.reachable(tx, [cluster_id]))
     stores.soft.wake(CLUSTERS, [cluster_id])
+    return is_reachable
 
 
 async def _await_end(stores: Stores, ref: RunRef) -> None:
@@ -211,18 +241,9 @@ async def _await_end(stores: Stores, ref: RunRef) -> None:
     with stores.soft.waiter(JOBS, ref.job_key) as changed:
         for _ in range(3):
             async with stores.database.transaction() as tx:
-                record = (await runs.lock(tx, [ref])).get(ref)
-            if record is None or record.run.state.is_terminal:
-                return
+                if await runs.has_ended(tx, ref):
+                    return
             await wait_set(changed, 1.0)
-
-
-async def _next(queue: asyncio.Queue[bytes], seconds: float) -> bytes | None:
-    """The next item of a queue, or None when it takes longer."""
-    try:
-        return await asyncio.wait_for(queue.get(), seconds)
-    except TimeoutError:
-        return None
 
 
 async def push(stores: Stores, caller: Caller, stream: str, body: StreamPush) -> None:

@@ -273,13 +273,13 @@ async def open_stream(
     )
 
 
-async def keep_stream(tx: Transaction, stream: str, seconds: float) -> bool:
-    touched = await tx.run(
-        "UPDATE log_streams SET expires_at = now() + make_interval(secs => :seconds) WHERE id = :id",
-        id=stream,
+async def keep_streams(tx: Transaction, streams: Iterable[str], seconds: float) -> None:
+    """Let these streams be open for so long from now."""
+    await tx.run(
+        "UPDATE log_streams SET expires_at = now() + make_interval(secs => :seconds) WHERE id = ANY(:ids)",
+        ids=sorted(streams),
         seconds=seconds,
     )
-    return touched > 0
 
 
 async def stream_is_open(tx: Transaction, stream: str, cluster_id: int) -> bool:
@@ -343,9 +343,10 @@ async def end_session(tx: Transaction, cluster_id: int) -> None:
     await note_change(tx, "contact", cluster_id)
 
 
-async def is_reachable(tx: Transaction, cluster_id: int) -> bool:
-    """Whether a cluster's agent holds its lease."""
-    row = await tx.first(
-        "SELECT lease_until > now() AS held FROM cluster_contacts WHERE cluster_id = :id", id=cluster_id
+async def reachable(tx: Transaction, cluster_ids: Iterable[int]) -> set[int]:
+    """Those of these clusters whose agent holds its lease."""
+    rows = await tx.all(
+        "SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) AND lease_until > now()",
+        ids=list(cluster_ids),
     )
-    return row is not None and bool(row.held)
+    return {row.cluster_id for row in rows}

@@ -452,6 +452,17 @@ async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
     return waited
 
 
+async def versions(tx: Transaction, job_ids: Iterable[int]) -> dict[int, int]:
+    """The versions of those of these jobs that exist."""
+    rows = await tx.all("SELECT id, version FROM jobs WHERE id = ANY(:ids)", ids=list(job_ids))
+    return {row.id: row.version for row in rows}
+
+
+async def standing(tx: Transaction, job_id: int) -> Row[Any] | None:
+    """State and version of a job."""
+    return await tx.first("SELECT state, version FROM jobs WHERE id = :id", id=job_id)
+
+
 async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[Row[Any]]:
     """Events of a job beyond version ``seq``, in order.
 

@@ -53,20 +53,22 @@ class Found:
     expires_in: float | None
 
 
-async def find(tx: Transaction, key_hash: bytes) -> Found | None:
-    row = await tx.first(
+async def all_that_count(tx: Transaction) -> dict[bytes, Found]:
+    """All keys that were neither revoked nor have expired, by hash."""
+    rows = await tx.all(
         """
-        SELECT k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
+        SELECT k.hash, k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
                extract(epoch FROM k.expires_at - now())::float8 AS expires_in
         FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
-        WHERE k.hash = :hash AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
-        """,
-        hash=key_hash,
+        WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+        """
     )
-    if row is None:
-        return None
-    caller = Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster)
-    return Found(caller, row.expires_in)
+    return {
+        bytes(row.hash): Found(
+            Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster), row.expires_in
+        )
+        for row in rows
+    }
 
 
 async def revision(tx: Transaction) -> str:

@@ -468,6 +468,16 @@ async def of_job(tx: Transaction, job_id: int) -> Sequence[Row[Any]]:
     )
 
 
+async def has_ended(tx: Transaction, ref: RunRef) -> bool:
+    """Whether a run has ended, or does not exist."""
+    row = await tx.first(
+        "SELECT ended_at IS NOT NULL AS ended FROM runs WHERE job_id = :job AND attempt = :attempt",
+        job=ref.job_key,
+        attempt=ref.attempt,
+    )
+    return row is None or bool(row.ended)
+
+
 async def overdue(tx: Transaction, margin_seconds: float) -> list[RunRecord]:
     """Live runs that may be given up: their disconnect limit and a margin have passed since the cluster's last contact.
 

@@ -1,7 +1,8 @@
 """Soft state in Redis: wake-ups between processes and the relay of log chunks.
 
 All of it may be lost at any time. Without Redis the system is correct and slower: who waits also looks by itself, and log
-followers are served by the api process that the agent happens to push to.
+followers are served by the api process that the agent happens to push to. Nothing that Redis answers, or does not, may fail a
+caller, end the listener, or hold anybody up.
 """
 
 import asyncio
@@ -9,26 +10,91 @@ import contextlib
 import logging
 import random
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from secrets import token_hex
 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from trainmaster.dispatcher.store.database import StoreAwayError
+from trainmaster.metrics import definitions as metrics
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "trainmaster:"
 SCHEDULER, CLUSTERS, JOBS = "wake:scheduler", "wake:clusters", "wake:jobs"
 _CHANNELS = (SCHEDULER, CLUSTERS, JOBS)
+_LOGS = "log:"
 _MOST_KEYS = 500
-_MOST_WAITING = 64
-"""Pushes of log chunks, of some 256 KiB each, that wait for a slow follower; what comes beyond is told as missed."""
+_LONGEST_KEY = 20
+_LARGEST_WAKE = 64 * 1024
 EVERYONE = "*"
+
+_CALL_SECONDS = 2.0
+_PING_SECONDS = 5.0
+"""A listener that hears nothing for so long asks for a sign of life, and starts again without one after as long again."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_MOST_RELAYED_BYTES = 8 * 1024 * 1024
+"""Of log chunks that wait to be published."""
+_INBOX_BYTES = 2 * 1024 * 1024
+"""Of log chunks that wait for one follower; what comes beyond is told as missed. A push has some 256 KiB."""
+
+
+class Breaker:
+    """Lets calls through until one fails; then none for a pause that doubles with each further failure, then one to try."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last call failed."""
+        return self._failures > 0
+
+    def allows(self) -> bool:
+        return self._clock() >= self._until
+
+    def failed(self) -> None:
+        self._failures += 1
+        pause = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(self._failures, 10))
+        self._until = self._clock() + random.uniform(pause / 2, pause)
+
+    def succeeded(self) -> None:
+        self._failures, self._until = 0, 0.0
+
+
+class Inbox:
+    """Log chunks for one follower. What it is too slow for is dropped; chunks carry offsets, so that the gap is seen."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._filled = asyncio.Event()
+
+    def put(self, data: bytes) -> None:
+        if self._chunks and self._size + len(data) > _INBOX_BYTES:
+            metrics.redis_messages_dropped.labels("follower").inc()
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        self._filled.set()
+
+    async def next(self, seconds: float) -> bytes | None:
+        """The next chunk, or None when it takes longer."""
+        if not self._chunks:
+            self._filled.clear()
+            if not await wait_set(self._filled, seconds):
+                return None
+        data = self._chunks.popleft()
+        self._size -= len(data)
+        return data
 
 
 class SoftState:
@@ -37,24 +103,41 @@ class SoftState:
     def __init__(self, url: str | None) -> None:
         self._redis: Redis | None = None
         if url:
-            self._redis = Redis.from_url(url, socket_timeout=2, socket_connect_timeout=1, health_check_interval=15)
+            self._redis = Redis.from_url(
+                url,
+                socket_timeout=_CALL_SECONDS,
+                socket_connect_timeout=1,
+                retry=Retry(NoBackoff(), 0),
+                max_connections=8,
+            )
+        self._own = token_hex(4)
+        """Begins the names of this process's log streams, by which their chunks find the way to it."""
         self._waiting: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
-        self._followers: dict[str, set[asyncio.Queue[bytes]]] = defaultdict(set)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._followers: dict[str, set[Inbox]] = defaultdict(set)
+        self._wakes: dict[str, set[str]] = {}
+        self._relays: deque[tuple[str, bytes]] = deque()
+        self._relayed_bytes = 0
+        self._outgoing = asyncio.Event()
+        self._publisher: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._away_until = 0.0
-        self.is_away = False
+        self._breaker = Breaker()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Redis did not answer when it was last asked."""
+        return self._breaker.is_open
 
     def start(self) -> None:
         """Begin to listen for the wake-ups of other processes."""
         if self._redis is not None and self._listener is None:
-            self._listener = asyncio.create_task(self._listen(), name="redis-wake-ups")
+            self._listener = asyncio.create_task(self._listen(), name="redis-listener")
 
     async def close(self) -> None:
-        await _end([*self._tasks, *([self._listener] if self._listener else [])])
+        await _end([task for task in (self._publisher, self._listener) if task is not None])
         if self._redis is not None:
-            with contextlib.suppress(RedisError, OSError):
-                await self._redis.aclose()
+            with contextlib.suppress(TimeoutError, RedisError, OSError):
+                async with asyncio.timeout(_CALL_SECONDS):
+                    await self._redis.aclose()
 
     def wake(self, channel: str, keys: Iterable[int | str] = (EVERYONE,)) -> None:
         """Wake who waits for any of these keys, here and in other processes; returns at once and never fails."""
@@ -63,7 +146,8 @@ class SoftState:
             names = [EVERYONE]
         self._notify(channel, names)
         if names and self._redis is not None:
-            self._spawn(self._publish(channel, ",".join(names).encode()))
+            self._wakes.setdefault(channel, set()).update(names)
+            self._publish_soon()
 
     @contextmanager
     def waiter(self, channel: str, key: int | str = EVERYONE) -> Iterator[asyncio.Event]:
@@ -86,28 +170,33 @@ class SoftState:
         """The keys that somebody in this process waits for."""
         return [int(key) for name, key in self._waiting if name == channel and key != EVERYONE]
 
+    def new_stream(self) -> str:
+        """A new name of a log stream that is followed in this process."""
+        return self._own + token_hex(8)
+
     def relay(self, stream: str, data: bytes) -> None:
         """Pass log chunks on to whoever follows the stream, here or at another api."""
-        for queue in self._followers.get(stream, ()):
-            with contextlib.suppress(asyncio.QueueFull):
-                queue.put_nowait(data)
-        if self._redis is not None:
-            self._spawn(self._publish(f"log:{stream}", data))
+        self._deliver(stream, data)
+        if self._redis is None or stream.startswith(self._own):
+            return
+        self._relays.append((stream, data))
+        self._relayed_bytes += len(data)
+        while self._relayed_bytes > _MOST_RELAYED_BYTES and len(self._relays) > 1:
+            self._relayed_bytes -= len(self._relays.popleft()[1])
+            metrics.redis_messages_dropped.labels("full").inc()
+        self._publish_soon()
 
     @asynccontextmanager
-    async def following(self, stream: str) -> AsyncIterator[asyncio.Queue[bytes]]:
-        """A bounded queue of what is relayed on a stream. Chunks may come twice; they carry offsets."""
-        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
-        self._followers[stream].add(queue)
-        task = asyncio.create_task(self._follow(stream, queue)) if self._redis is not None else None
+    async def following(self, stream: str) -> AsyncIterator[Inbox]:
+        """What is relayed on a stream of this process. Chunks may come twice; they carry offsets."""
+        inbox = Inbox()
+        self._followers[stream].add(inbox)
         try:
-            yield queue
+            yield inbox
         finally:
-            self._followers[stream].discard(queue)
+            self._followers[stream].discard(inbox)
             if not self._followers[stream]:
                 del self._followers[stream]
-            if task is not None:
-                await _end([task])
 
     def _notify(self, channel: str, names: Iterable[str]) -> None:
         for name in names:
@@ -118,59 +207,119 @@ class SoftState:
                 for event in self._waiting.get(place, ()):
                     event.set()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _deliver(self, stream: str, data: bytes) -> None:
+        for inbox in self._followers.get(stream, ()):
+            inbox.put(data)
 
-    async def _publish(self, channel: str, data: bytes) -> None:
-        if self._redis is None or time.monotonic() < self._away_until:
-            return
-        try:
-            await self._redis.publish(_PREFIX + channel, data)
-            self._came_back()
-        except (TimeoutError, RedisError, OSError) as error:
-            self._went_away(error)
+    # -- to Redis
+
+    def _publish_soon(self) -> None:
+        self._outgoing.set()
+        if self._publisher is None:
+            self._publisher = asyncio.create_task(self._publish_for_ever(), name="redis-publisher")
+
+    async def _publish_for_ever(self) -> None:
+        """Publish what has come together since the last time, over one connection, so that a slow Redis piles up nothing."""
+        while True:
+            await self._outgoing.wait()
+            self._outgoing.clear()
+            messages = self._take_outgoing()
+            if not self._breaker.allows():
+                metrics.redis_messages_dropped.labels("away").inc(len(messages))
+                continue
+            try:
+                await self._publish(messages)
+                self._came_back()
+            except Exception as error:  # noqa: BLE001 - a server that answers nonsense raises what it likes in the client
+                metrics.redis_messages_dropped.labels("away").inc(len(messages))
+                self._went_away(error)
+
+    def _take_outgoing(self) -> list[tuple[str, bytes]]:
+        messages = [(channel, _wake_of(names)) for channel, names in self._wakes.items()]
+        messages += [(_LOGS + stream, data) for stream, data in self._relays]
+        self._wakes = {}
+        self._relays.clear()
+        self._relayed_bytes = 0
+        return messages
+
+    async def _publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        assert self._redis is not None  # noqa: S101 - callers publish only with Redis
+        async with asyncio.timeout(_CALL_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
+            for channel, data in messages:
+                pipeline.publish(_PREFIX + channel, data)
+            await pipeline.execute()
 
     def _went_away(self, error: Exception) -> None:
-        self._away_until = time.monotonic() + 1.0
-        if not self.is_away:
-            log.warning("Redis does not answer (%s); wake-ups fall back to looking once a second", error)
-        self.is_away = True
+        if not self._breaker.is_open:
+            log.warning("Redis does not answer (%r); wake-ups fall back to looking once a second", error)
+        self._breaker.failed()
 
     def _came_back(self) -> None:
-        if self.is_away:
+        if self._breaker.is_open:
             log.info("Redis is back")
-        self.is_away = False
+        self._breaker.succeeded()
+
+    # -- from Redis
 
     async def _messages(self, channels: Iterable[str]) -> AsyncIterator[tuple[str, bytes]]:
+        """What is published on these channels, and on those of this process's log streams. Raises TimeoutError at silence."""
         assert self._redis is not None  # noqa: S101 - callers start only with Redis
         async with self._redis.pubsub() as pubsub:
             await pubsub.subscribe(*[_PREFIX + channel for channel in channels])
+            await pubsub.psubscribe(f"{_PREFIX}{_LOGS}{self._own}*")
             self._came_back()
+            is_asked = False
             while True:
-                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=5)
-                if message is not None:
-                    yield message["channel"].decode().removeprefix(_PREFIX), message["data"]
+                message = await pubsub.get_message(timeout=_PING_SECONDS)
+                if message is None:
+                    if is_asked:
+                        raise TimeoutError("no sign of life")
+                    await pubsub.ping()
+                is_asked = message is None
+                if message is not None and message["type"] in ("message", "pmessage"):
+                    yield message["channel"].decode(errors="replace").removeprefix(_PREFIX), message["data"]
 
     async def _listen(self) -> None:
+        """Hear other processes' messages for ever, whatever comes instead of them."""
+        failures = 0
         while True:
+            began = time.monotonic()
             try:
                 async for channel, data in self._messages(_CHANNELS):
-                    self._notify(channel, data.decode().split(","))
-            except (TimeoutError, RedisError, OSError) as error:
+                    self._hear(channel, data)
+            except Exception as error:  # noqa: BLE001 - as in ``_publish_for_ever``
                 self._went_away(error)
-            await asyncio.sleep(random.uniform(0.5, 1.0))
+            metrics.redis_listener_restarts.inc()
+            failures = 1 if time.monotonic() - began > _LONGEST_PAUSE else failures + 1
+            pause = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(failures, 10))
+            await asyncio.sleep(random.uniform(pause / 2, pause))
 
-    async def _follow(self, stream: str, queue: asyncio.Queue[bytes]) -> None:
-        while True:
-            try:
-                async for _, data in self._messages([f"log:{stream}"]):
-                    with contextlib.suppress(asyncio.QueueFull):
-                        queue.put_nowait(data)
-            except (TimeoutError, RedisError, OSError) as error:
-                self._went_away(error)
-            await asyncio.sleep(random.uniform(0.5, 1.0))
+    def _hear(self, channel: str, data: bytes) -> None:
+        """Take one message in. What is none of ours is counted and dropped."""
+        if channel.startswith(_LOGS):
+            self._deliver(channel.removeprefix(_LOGS), data)
+            return
+        names = _names_of(data)
+        if names is None:
+            metrics.redis_messages_dropped.labels("garbage").inc()
+            return
+        self._notify(channel, names)
+
+
+def _wake_of(names: set[str]) -> bytes:
+    if EVERYONE in names or len(names) > _MOST_KEYS:
+        return EVERYONE.encode()
+    return ",".join(sorted(names)).encode()
+
+
+def _names_of(data: bytes) -> list[str] | None:
+    """The keys in a wake-up; None when it is no wake-up."""
+    if len(data) > _LARGEST_WAKE or not data.isascii():
+        return None
+    names = data.decode("ascii").split(",")
+    if all(name == EVERYONE or (name.isdigit() and len(name) <= _LONGEST_KEY) for name in names):
+        return names
+    return None
 
 
 def ping(url: str) -> str:

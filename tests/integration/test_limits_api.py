@@ -1,0 +1,179 @@
+"""Limits over real HTTP: 429 with Retry-After, streams that end with their key, and what followers cost the store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.conftest import FakeAgent, Service, job
+from tests.integration.rows import value
+from tests.integration.test_authorization import make_key
+from tests.waiting import eventually
+from trainmaster.dispatcher.api.app import make_app
+from trainmaster.dispatcher.services.settings import Settings
+from trainmaster.dispatcher.store.database import Database
+from trainmaster.protocol.states import RunState
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+async def tell_end(lines: AsyncIterator[str]) -> str:
+    """The last line that is not empty."""
+    last = ""
+    async for line in lines:
+        last = line or last
+    return last
+
+
+async def number_of(service: Service, name: str) -> int:
+    found = [key["id"] for key in (await service.http.get("/v1/keys")).json()["keys"] if key["name"] == name]
+    return int(found[-1])
+
+
+async def revoke(service: Service, name: str) -> None:
+    assert (await service.http.delete(f"/v1/keys/{await number_of(service, name)}")).status_code == 204
+
+
+async def test_streams_end_soon_after_their_key_was_revoked(service: Service) -> None:
+    agent = service.agent()
+    await agent.connect()
+    running = await service.submit()
+    await agent.report((await agent.next_start())["run"], RunState.RUNNING, 1)
+    queued = await service.submit(cpu="64")
+    secret = await make_key(service, "user", queues=["default"])
+    name = (await service.http.get("/v1/keys")).json()["keys"][-1]["name"]
+    async with service.as_key(secret) as user, AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(user.stream("GET", path, params=parameters, headers=headers))
+            for path, parameters, headers in (
+                (f"/v1/jobs/{queued}/events", {}, EVENTS),
+                (f"/v1/jobs/{running}/logs", {"follow": "true"}, {}),
+                (f"/v1/jobs/{queued}/logs", {"follow": "true"}, {}),
+            )
+        ]
+        ends = [asyncio.create_task(tell_end(stream.aiter_lines())) for stream in streams]
+        assert [stream.status_code for stream in streams] == [200, 200, 200]
+        await revoke(service, name)
+        told = await asyncio.wait_for(asyncio.gather(*ends), 30)
+    assert told[0] == ": the API key was revoked or has expired"
+    assert [orjson.loads(line)["problem"]["code"] for line in told[1:]] == ["unauthenticated"] * 2
+
+
+async def test_an_agents_poll_ends_soon_after_its_key_was_revoked(service: Service) -> None:
+    agent: FakeAgent = service.agent()
+    await agent.connect()
+    agent.version = (await agent.desired())["version"]
+    parameters: dict[str, Any] = {"session": agent.session, "after": agent.version, "wait": 60}
+    poll = asyncio.create_task(agent.http.get("/agent/v1/desired", params=parameters, headers=agent._headers()))
+    others = asyncio.create_task(service.http.get("/readyz"))
+    assert (await others).status_code == 200
+    keys = (await service.http.get("/v1/keys")).json()["keys"]
+    mine = next(key["id"] for key in keys if key["cluster"] == "private")
+    assert (await service.http.delete(f"/v1/keys/{mine}")).status_code == 204
+    answer = await asyncio.wait_for(poll, 30)
+    if answer.status_code == 200:  # a poll lasts a third of the lease, and may just have ended
+        answer = await agent.http.get("/agent/v1/desired", params=parameters, headers=agent._headers())
+    assert answer.status_code == 401
+
+
+async def test_many_followers_cost_the_store_one_look_a_second(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = service.agent()
+    await agent.connect()
+    running = await service.submit()
+    await agent.report((await agent.next_start())["run"], RunState.RUNNING, 1)
+    queued = [await service.submit(cpu="64") for _ in range(5)]
+    async with AsyncExitStack() as stack:
+        told: list[asyncio.Task[str]] = []
+        for number in range(60):
+            path = f"/v1/jobs/{queued[number % 5]}/events"
+            stream = await stack.enter_async_context(service.http.stream("GET", path, headers=EVENTS))
+            told.append(asyncio.create_task(tell_end(stream.aiter_lines())))
+        for _ in range(30):
+            path = f"/v1/jobs/{running}/logs"
+            await stack.enter_async_context(service.http.stream("GET", path, params={"follow": "true"}))
+        counted = 0
+        transaction = Database.transaction
+
+        def count(database: Database) -> Any:
+            nonlocal counted
+            counted += 1
+            return transaction(database)
+
+        looks = 0
+
+        async def a_few_looks() -> bool:
+            nonlocal looks
+            looks += 1
+            return looks > 150  # three seconds
+
+        async def all_have_begun() -> bool:
+            return bool(await value(service.stores, "SELECT count(*) = 30 FROM log_streams"))
+
+        await eventually(all_have_begun)
+        monkeypatch.setattr(Database, "transaction", count)
+        await eventually(a_few_looks)
+        monkeypatch.setattr(Database, "transaction", transaction)
+        assert counted < 60, "90 followers that look by themselves would need 225"
+        for job_id in queued:
+            await service.http.post(f"/v1/jobs/{job_id}/cancel")
+        assert set(await asyncio.wait_for(asyncio.gather(*told), 30)) == {"data: cancelled"}
+
+
+async def test_a_change_whose_wake_up_was_lost_is_told_within_seconds(service: Service) -> None:
+    job_id = await service.submit(cpu="64")
+    async with service.http.stream("GET", f"/v1/jobs/{job_id}/events", headers=EVENTS) as stream:
+        told = asyncio.create_task(tell_end(stream.aiter_lines()))
+        async with service.stores.database.transaction() as tx:  # as nobody does: no wake-up follows
+            await tx.run("UPDATE jobs SET state = 'cancelled', version = version + 1, ended_at = now()")
+        assert await asyncio.wait_for(told, 30) == "data: cancelled"
+
+
+async def test_refusals_have_retry_after_and_a_problem(service: Service) -> None:
+    settings = service.settings.model_copy(
+        update={"calls_per_second_per_key": 0.01, "calls_burst_per_key": 3, "event_streams_per_key": 1}
+    )
+    job_id = await service.submit(cpu="64")
+    secret = await make_key(service, "user", queues=["default"])
+    async with _App(settings) as http:
+        http.headers["Authorization"] = f"Bearer {secret}"
+        assert [(await http.get("/v1/jobs")).status_code for _ in range(3)] == [200] * 3
+        answer = await http.get("/v1/jobs")
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) == 100
+        assert answer.json()["code"] == "too-many-requests"
+        http.headers["Authorization"] = "Bearer tmk_admin"
+        assert (await http.get(f"/v1/jobs/{job_id}")).status_code == 200
+
+
+async def test_wrong_keys_get_429_and_a_good_key_from_the_same_address_does_not(service: Service) -> None:
+    settings = service.settings.model_copy(update={"wrong_keys_per_second": 0.01, "wrong_keys_burst": 5})
+    async with _App(settings) as http:
+        answers = [await http.get("/v1/jobs", headers={"Authorization": f"Bearer tmk_{n}"}) for n in range(8)]
+        assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
+        assert int(answers[-1].headers["retry-after"]) > 10
+        assert (await http.get("/v1/jobs", headers={"Authorization": "Bearer tmk_admin"})).status_code == 200
+        submitted = await http.post("/v1/jobs", json=job(), headers={"Authorization": "Bearer tmk_admin"})
+        assert submitted.status_code == 201
+
+
+class _App:
+    """One more api of the same installation, called without a socket."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._app = make_app(settings)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> httpx.AsyncClient:
+        inner: Any = self._app._app
+        await self._stack.enter_async_context(inner.router.lifespan_context(inner))
+        transport = httpx.ASGITransport(app=self._app)
+        return await self._stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://api"))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
