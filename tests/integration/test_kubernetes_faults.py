@@ -211,6 +211,41 @@ async def test_a_member_on_a_silent_node_counts_until_its_end_is_certain(lab: Ku
     await until_started(nodes, f"{A}-worker-0", 2)
 
 
+async def test_a_silent_node_is_told_and_no_more_once_it_answers(lab: KubeLab, nodes: FakeNodes) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    node = (await until_state(lab, A, RunState.RUNNING)).members[0].node
+    nodes.set_ready(node, "Unknown", "NodeStatusUnknown")
+    told_of = f"worker-0 on node {node}, which has not answered since"
+    await until(lab, A, lambda status: told_of in status.message)
+    nodes.set_ready(node, "True", "KubeletReady")
+    await until(lab, A, lambda status: told_of not in status.message)
+    nodes.crash_node(node)
+    nodes.evict_from(node)
+    status = await until(lab, A, lambda status: f"kubectl delete node {node}" in status.message)
+    assert status.state is RunState.RUNNING
+    nodes.boot_node(node)
+    status = await until_over(lab, A)
+    assert status.end is not None
+    assert status.end.category is FailureCategory.NODE_LOST
+
+
+async def test_why_a_member_cannot_start_is_told_before_its_run_fails(kube: FakeKube, nodes: FakeNodes) -> None:
+    lab = lab_on(kube, nodes, patience={"image": "1m", "container": "1m", "opened": "2s"})
+    await lab.open()
+    for name, word, reason in (
+        (A, "image-error", "ImagePullBackOff"),
+        (B, "config-error", "CreateContainerConfigError"),
+    ):
+        run = start_run(lab, name, Part(RUNS))
+        run.spec["roles"][0]["template"]["command"] = ["sim", word]
+        await lab.runtime.start(run)
+        words = f"cannot start yet ({reason})"
+        status = await until(lab, name, lambda one: words in one.message)  # noqa: B023 - used up before the next round
+        assert status.state is RunState.PENDING
+        assert "not found; if that lasts until " in status.message
+    await lab.close()
+
+
 async def test_a_command_that_does_not_exist_fails_the_run_at_once(lab: KubeLab, nodes: FakeNodes) -> None:
     run = start_run(lab, A, Part(RUNS, of_role={"memberFailure": RESTART_MEMBER}))
     run.spec["roles"][0]["template"]["command"] = ["sim", "no-such-command"]

@@ -35,6 +35,47 @@ async def agent(service: Service) -> FakeAgent:
     return connected
 
 
+# -- what holds a run up
+
+
+async def why(service: Service, job_id: str) -> dict[str, Any]:
+    return dict((await service.http.get(f"/v1/jobs/{job_id}/why")).json())
+
+
+async def message_of(service: Service, job_id: str) -> str:
+    return str((await service.job(job_id))["runs"][-1].get("message", ""))
+
+
+async def test_what_holds_a_run_up_is_told_as_long_as_it_does(service: Service, agent: FakeAgent) -> None:
+    await agent.sync()
+    job_id = await service.submit(placement={"clusters": ["private"]})
+    run = str((await agent.next_start())["run"])
+    await agent.report(run, RunState.PENDING, 1)
+    trouble = "worker-0 cannot start yet (ErrImagePull): not found"
+    await agent.report(run, RunState.PENDING, 2, message=trouble)
+    told = await why(service, job_id)
+    assert told["sentence"].endswith(f" Its cluster says: {trouble}.")
+    assert told["details"]["clusterSays"] == trouble
+    assert await message_of(service, job_id) == trouble
+    await agent.report(run, RunState.PENDING, 3)
+    assert "Its cluster says" not in (await why(service, job_id))["sentence"]
+    await agent.report(run, RunState.RUNNING, 4)
+    silence = "worker-0 on node n3, which has not answered since 10:00"
+    await agent.report(run, RunState.RUNNING, 5, message=silence)
+    told = await why(service, job_id)
+    assert told["sentence"].startswith("It runs on private")
+    assert told["sentence"].endswith(f" Its cluster says: {silence}.")
+    await agent.report(run, RunState.RUNNING, 6)
+    assert await message_of(service, job_id) == ""
+
+
+async def test_the_end_of_a_job_is_told_once(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    await service.http.post(f"/v1/jobs/{job_id}/cancel")
+    await agent.report(run, RunState.CANCELLED, 2, generation=2)
+    assert (await why(service, job_id))["sentence"] == "It was cancelled."
+
+
 # -- sessions and holders
 
 

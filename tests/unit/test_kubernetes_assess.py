@@ -10,6 +10,7 @@ from trainmaster.agent.kube.pods import PodSight, Stage
 from trainmaster.agent.placement.port import GangState
 from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
 from trainmaster.agent.runtime.kubernetes.facts import Member, facts_of
+from trainmaster.agent.runtime.kubernetes.node_health import Unready
 from trainmaster.agent.runtime.kubernetes.record import Progress, Verdict
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
@@ -84,6 +85,7 @@ class Case:
     # the outcome
     state: RunState | None = None
     words: str = ""
+    says_nothing: bool = False
     creates: tuple[int, ...] = ()
     removes: tuple[int, ...] = ()
     ends: RunState | None = None
@@ -181,6 +183,24 @@ CASES: dict[str, Case] = {
         ends=RunState.FAILED,
         category=FailureCategory.NODE_LOST,
     ),
+    "a member whose pod is gone already was taken away by whom its pod said last": Case(
+        (pod(0), pod(2)),
+        sights={"last_seen": pods(pod(1, deleting=True, disrupted="DeletionByTaintManager"))},
+        ends=RunState.FAILED,
+        category=FailureCategory.NODE_LOST,
+    ),
+    "a member that had failed by itself before somebody deleted it has failed": Case(
+        (pod(0), pod(2)),
+        sights={"last_seen": pods(failed(1, 3))},
+        ends=RunState.FAILED,
+        category=FailureCategory.EXIT,
+    ),
+    "the pod of an earlier round says nothing of this one": Case(
+        (pod(0, round=1), pod(2, round=1)),
+        Progress(created=True, round=1),
+        sights={"last_seen": pods(failed(1, 3))},
+        ends=RunState.PREEMPTED,
+    ),
     "a crashed node is not blamed on the program": (
         Case(
             (pod(0), pod(1, "failed", reason="Unknown"), pod(2)),
@@ -243,6 +263,58 @@ CASES: dict[str, Case] = {
         (pod(0), pod(1, "bound", reason="ImagePullBackOff"), pod(2)),
         sights={"trouble_since": {"u1": NOW - 119}},
         state=RunState.PENDING,
+    ),
+    "why an image cannot be pulled is told while it is waited for": Case(
+        (pod(0), pod(1, "bound", reason="ErrImagePull", message="x: not found"), pod(2)),
+        sights={"trouble_since": {"u1": NOW}},
+        state=RunState.PENDING,
+        words="worker-1 cannot start yet (ErrImagePull): x: not found; if that lasts until 1970-01-01 00:18:40 UTC",
+    ),
+    "why a container cannot be created is told though the scheduler has words of its own": Case(
+        (pod(0, "bound", reason="CreateContainerConfigError", message='secret "s" not found'), pod(1), pod(2)),
+        sights={"trouble_since": {"u0": NOW}, "gang": GangState(message="3 of 3 placed")},
+        state=RunState.PENDING,
+        words='worker-0 cannot start yet (CreateContainerConfigError): secret "s" not found',
+    ),
+    "a member that cannot start again is told though the gang runs": Case(
+        (pod(0), pod(1, "bound", reason="ErrImagePull", message="denied"), pod(2)),
+        spec={"minMember": 2},
+        state=RunState.RUNNING,
+        words="worker-1 cannot start yet (ErrImagePull): denied",
+    ),
+    "members on a node that does not answer are told, since when, and what comes next": Case(
+        ALL_RUN,
+        sights={"unready": {"node-0": Unready(silent=True, since=NOW, reason="NodeStatusUnknown")}},
+        state=RunState.RUNNING,
+        words=(
+            "worker-0, worker-1, worker-2 on node node-0, which has not answered since 1970-01-01 00:16:40 UTC "
+            "(NodeStatusUnknown): nobody knows whether it runs. Unless the node answers, Kubernetes tells it to end"
+        ),
+    ),
+    "a member that was told to end on a silent node is told to count still": Case(
+        (pod(0, deleting=True), pod(1, node="node-1"), pod(2, node="node-1")),
+        sights={"unready": {"node-0": Unready(silent=True, since=NOW)}},
+        state=RunState.RUNNING,
+        words="nobody knows whether it has. Each counts as running until the node answers again, or until its object is removed",
+    ),
+    "a run that is stopped says which silent node holds that up": Case(
+        (pod(0, deleting=True, grace=10), pod(1, "succeeded"), pod(2, "succeeded")),
+        Progress(created=True, stop=STOP, stopped_at=NOW, generation=2),
+        sights={"unready": {"node-0": Unready(silent=True, since=NOW)}},
+        state=RunState.STOPPING,
+        words="worker-0 on node node-0, which has not answered since",
+    ),
+    "a node that is not ready but answers is told": Case(
+        ALL_RUN,
+        sights={"unready": {"node-0": Unready(silent=False, since=NOW, reason="KubeletNotReady")}},
+        state=RunState.RUNNING,
+        words="on node node-0, which has not been ready since 1970-01-01 00:16:40 UTC (KubeletNotReady)",
+    ),
+    "nothing is told of silent nodes that have none of its members": Case(
+        ALL_RUN,
+        sights={"unready": {"node-7": Unready(silent=True, since=NOW)}},
+        state=RunState.RUNNING,
+        says_nothing=True,
     ),
     "an image that cannot be pulled for too long fails the run": Case(
         (pod(0), pod(1, "bound", reason="ImagePullBackOff"), pod(2)),
@@ -314,6 +386,8 @@ def test_what_comes_of(name: str) -> None:
             assert verdict.end.category is case.category
     elif case.words:
         assert case.words in found.message
+    if case.says_nothing:
+        assert found.message == ""
     for name_of_field, value in (case.written or {}).items():
         assert found.progress is not None, "something was to be written down"
         assert getattr(found.progress, name_of_field) == value

@@ -292,7 +292,9 @@ def _take_report(
         if record.awaits_pools:
             found.awaiting.append(record.ref)
         result = None
-        if outcome.verdict is Verdict.APPLIED and (report.end or report.message or report.members):
+        is_told = outcome.verdict is Verdict.APPLIED and (report.end or report.message or report.members)
+        # In an unchanged state only another message is news: what holds the run up, while it does.
+        if is_told or (outcome.verdict is Verdict.DUPLICATE and report.message != record.said):
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )

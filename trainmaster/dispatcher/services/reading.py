@@ -248,21 +248,25 @@ def _held_reason(row: Row[Any]) -> Reason:
 
 def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
     if JobState(row.state).is_terminal:
-        told = f": {row.message}" if row.message else ""
-        return _reason_of(Token.ENDED, f"It has {row.state}{told}.")
+        ended = "was cancelled" if row.state == JobState.CANCELLED else f"has {row.state}"
+        told = f": {row.message}" if row.message and row.message != row.state else ""
+        return _reason_of(Token.ENDED, f"It {ended}{told}.")
     last = attempts[-1] if attempts else None
     where = f" on {last.cluster}" if last is not None else ""
     chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
     if row.message and row.wish is None:
         chosen = f"; it is being stopped: {row.message}"
+    said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
+    added = f" Its cluster says: {said}." if said else ""
+    details = {"clusterSays": said} if said else {}
     if row.state == JobState.RUNNING:
-        return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.")
+        return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.{added}", **details)
     heard = (
         "its agent has it and starts the members"
         if last is not None and last.known
         else "the cluster's agent has not taken it yet"
     )
-    return _reason_of(Token.BEING_PLACED, f"It was sent to a cluster{where}: {heard}{chosen}.")
+    return _reason_of(Token.BEING_PLACED, f"It was sent to a cluster{where}: {heard}{chosen}.{added}", **details)
 
 
 async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:

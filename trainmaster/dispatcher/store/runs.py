@@ -29,6 +29,8 @@ class RunRecord:
     """Whether pools of its cluster have to grow for it, and nobody knows yet what came of that."""
     holder: int | None = None
     """Number of the agent's records that it was leased to; None: a release without such numbers leased it."""
+    said: str = ""
+    """Its agent's last message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def _record(row: Row[Any]) -> RunRecord:
         getattr(row, "holding", None) is not None,
         getattr(row, "pools", None) is not None,
         row.holder,
+        getattr(row, "said", None) or "",
     )
 
 
@@ -125,7 +128,7 @@ async def lock(tx: Transaction, refs: Iterable[RunRef]) -> dict[RunRef, RunRecor
     wanted = sorted(set(refs))
     rows = await tx.all(
         f"""
-        SELECT {_COLUMNS}, pools, coalesce(placement, assumed) AS placement FROM runs
+        SELECT {_COLUMNS}, pools, coalesce(placement, assumed) AS placement, result->>'message' AS said FROM runs
         WHERE (job_id, attempt) IN (SELECT * FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[])))
         ORDER BY job_id, attempt FOR UPDATE
         """,

@@ -14,6 +14,7 @@ from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.placement.port import GangState
 from trainmaster.agent.runtime.kubernetes.ends import HOPELESS, Failure, Loss, Refusal, classify, shortened, trouble
 from trainmaster.agent.runtime.kubernetes.facts import Facts, Member
+from trainmaster.agent.runtime.kubernetes.node_health import Unready, clock, words_on
 from trainmaster.agent.runtime.kubernetes.record import Again, Progress, Verdict
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.quantities import format_quantity
@@ -48,6 +49,10 @@ class Sights:
     """Seconds that its members then have."""
     waits_for: str = ""
     """With emulated gangs: why the gates are not opened yet."""
+    last_seen: Mapping[Member, PodSight] = field(default_factory=dict)
+    """Members whose pod is gone, as it was last: a kubelet tells how a pod has ended and removes it at almost the same time."""
+    unready: Mapping[str, Unready] = field(default_factory=dict)
+    """Nodes that are not ready."""
     opened_at: float | None = None
     """With emulated gangs: when the gates of this round were opened."""
 
@@ -98,7 +103,8 @@ def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> As
     if not living:
         return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
     grace, saving = facts.stop_grace, 0.0
-    message = "" if progress.verdict is None else progress.verdict.message
+    said = ("" if progress.verdict is None else progress.verdict.message, words_on(living, sights.unready))
+    message = "; ".join(one for one in said if one)
     if stop is not None:
         grace = stop.grace_seconds
         saving = stop.checkpoint_seconds if progress.verdict is None else 0.0
@@ -158,7 +164,7 @@ class _Look:
         if not self.progress.created and self._is_complete():
             # The agent before this one has created the last of them and could not write it down.
             return self._decide(replace(self.progress, created=True))
-        message = "" if state is RunState.RUNNING else self._waits_for()
+        message = self._hindered() or ("" if state is RunState.RUNNING else self._waits_for())
         if not self.sights.pods and not self.progress.created:
             state = RunState.ACCEPTED if state is RunState.PENDING and not self.progress.round else state
         wake_at = min((at for at in self.wake_at if at > self.now), default=None)
@@ -198,15 +204,30 @@ class _Look:
         pod = self.pods.get(member)
         name = f"{member[0]}-{member[1]}"
         if pod is None:
-            if self.progress.created and name not in again and not self._is_done(member):
+            if not self.progress.created or name in again or self._is_done(member):
+                return None
+            last = self.sights.last_seen.get(member)
+            if last is None or last.round != self.progress.round or not (last.disrupted or last.stage == "failed"):
                 lost.append((member, Loss(f"somebody deleted {name}")))
-            return None
+                return None
+            return self._ended(member, last, lost, restarts, again)
         if name in again:
             if again[name][1] == pod.uid:
                 return None  # its end has been judged; the pod has still to go
             del again[name]
         if pod.stage != "failed" and not (pod.is_over and self._taken(pod)):
             return self._troubled(pod)
+        return self._ended(member, pod, lost, restarts, again)
+
+    def _ended(
+        self,
+        member: Member,
+        pod: PodSight,
+        lost: list[tuple[Member, Loss]],
+        restarts: dict[str, int],
+        again: dict[str, Again],
+    ) -> Assessment | None:
+        """Judge a member that has failed or was taken away."""
         judged = classify(pod)
         if isinstance(judged, Refusal):
             return self._end(RunState.RETURNED, judged.message)
@@ -270,8 +291,7 @@ class _Look:
         category = trouble(pod)
         if category is None:
             return None
-        patience = self.limits.image if category is FailureCategory.IMAGE else self.limits.container
-        until = self.sights.trouble_since.get(pod.uid, self.now) + (0.0 if pod.reason in HOPELESS else patience)
+        until = self._gives_up_at(pod)
         if self.now < until:
             self.wake_at.append(until)
             return None
@@ -369,6 +389,25 @@ class _Look:
     def _needs_mark(self) -> bool:
         """Whether the start of the run could not be told from its pods any more once some are replaced."""
         return bool(self.progress.again) or self.progress.round > 0
+
+    def _hindered(self) -> str:
+        """What goes wrong with members that are wanted, and may pass: nodes that are not ready, containers that cannot start."""
+        silence = words_on(self.pods.values(), self.sights.unready)
+        troubled = [pod for pod in self.pods.values() if trouble(pod) is not None]
+        if not troubled:
+            return silence
+        first = min(troubled, key=self._gives_up_at)
+        others = f" (and {len(troubled) - 1} more members)" if len(troubled) > 1 else ""
+        told = (
+            f"{first.role}-{first.index}{others} cannot start yet ({first.reason}): {shortened(first.message, 500)}; "
+            f"if that lasts until {clock(self._gives_up_at(first))} the run fails"
+        )
+        return f"{told}; {silence}" if silence else told
+
+    def _gives_up_at(self, pod: PodSight) -> float:
+        """When a container that cannot start fails the run."""
+        patience = self.limits.image if trouble(pod) is FailureCategory.IMAGE else self.limits.container
+        return self.sights.trouble_since.get(pod.uid, self.now) + (0.0 if pod.reason in HOPELESS else patience)
 
     def _waits_for(self) -> str:
         """Why the gang is not at work yet, in the scheduler's own words where it has any."""

@@ -43,6 +43,8 @@ class Book:
     wished_stop: StopRun | None = None
     wished_resize: ResizeRun | None = None
     ours: set[str] = field(default_factory=set)
+    last_seen: dict[Member, PodSight] = field(default_factory=dict)
+    """Of members whose pod is gone: how it was last."""
     gone: set[str] = field(default_factory=set)
     """Uids of pods that are gone: an answer that comes late must not bring them back."""
     ran_in: int = -1
@@ -97,6 +99,7 @@ class Book:
         self.gone.add(sight.uid)
         held = self.pods.get((sight.role, sight.index))
         if held is not None and held.uid == sight.uid:
+            self.last_seen[sight.role, sight.index] = held
             del self.pods[sight.role, sight.index]
 
     def tell(self, found: Assessment, term: int, group_of: GroupOf) -> bool:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.agent.capacity.inventory import Inventory, Kind
 from trainmaster.agent.kube.paths import NODE_RESOURCE_TOPOLOGIES, NODES, Resource
+from trainmaster.agent.runtime.kubernetes.node_health import NodeHealth
 
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")
 HYPER_NODES = Resource("topology.volcano.sh/v1alpha1", "hypernodes")
@@ -20,11 +21,14 @@ class Entry(NamedTuple):
     put: Callable[[dict[str, Any]], None]
     drop: Callable[[str], None]
     needed: bool = False
+    keep: Callable[[set[str]], None] | None = None
+    """Told of all names there are, after a listing."""
 
 
-def entries(inventory: Inventory) -> Iterator[Entry]:
+def entries(inventory: Inventory, health: NodeHealth) -> Iterator[Entry]:
     """All that the books take in beside pods."""
-    yield Entry(NODES, Kind.NODE, inventory.node_put, inventory.node_drop, needed=True)
+    put, drop = _nodes(inventory, health)
+    yield Entry(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
     yield Entry(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)
     yield Entry(RESOURCE_SLICES, Kind.RESOURCE_SLICE, inventory.resource_slice_put, inventory.resource_slice_drop)
     yield Entry(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
@@ -33,6 +37,18 @@ def entries(inventory: Inventory) -> Iterator[Entry]:
         put, drop = _topology(inventory, kind)
         for resource in resources:
             yield Entry(resource, kind, put, drop)
+
+
+def _nodes(inventory: Inventory, health: NodeHealth) -> tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]:
+    def put(obj: dict[str, Any]) -> None:
+        health.put(obj)
+        inventory.node_put(obj)
+
+    def drop(name: str) -> None:
+        health.drop(name)
+        inventory.node_drop(name)
+
+    return put, drop
 
 
 def _topology(inventory: Inventory, kind: Kind) -> tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]:

@@ -34,6 +34,7 @@ from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster.agent.runtime.kubernetes.facts import Member
 from trainmaster.agent.runtime.kubernetes.growth import give_up, late_growth, take_resize
 from trainmaster.agent.runtime.kubernetes.manifests import Manifests
+from trainmaster.agent.runtime.kubernetes.node_health import Unready
 from trainmaster.agent.runtime.kubernetes.opening import Opening
 from trainmaster.agent.runtime.kubernetes.output import Outputs
 from trainmaster.agent.runtime.kubernetes.record import (
@@ -77,6 +78,7 @@ class Crew:
         look_over: Check,
         anchors: Anchors,
         lost_at: Callable[[Book], tuple[float, float] | None],
+        unready: Mapping[str, Unready],
         on_told: Callable[[Book], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -92,6 +94,7 @@ class Crew:
         self._look_over = look_over
         self._anchors = anchors
         self._lost_at = lost_at
+        self._unready = unready
         self._on_told = on_told
         self._clock = clock
         patience = config.patience
@@ -167,6 +170,8 @@ class Crew:
             lost_at=None if lost is None else lost[0],
             lost_grace=1.0 if lost is None else lost[1],
             waits_for=book.waits_for,
+            unready=self._unready,
+            last_seen=book.last_seen,
             opened_at=book.opened_at,
         )
 

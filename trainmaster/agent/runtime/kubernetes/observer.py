@@ -18,6 +18,7 @@ from trainmaster.agent.runtime.kubernetes.book import Book
 from trainmaster.agent.runtime.kubernetes.cluster_books import entries
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster.agent.runtime.kubernetes.facts import Facts, facts_of
+from trainmaster.agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster.agent.runtime.kubernetes.orphans import Orphans
 from trainmaster.agent.runtime.kubernetes.record import (
     ALIVE,
@@ -68,7 +69,9 @@ class Observer:
         self._is_known = is_known
         self._on_found = on_found
 
-    def sinks(self, inventory: Inventory, quotas: Quotas, on_room_change: Callable[[], None]) -> Iterator[Watched]:
+    def sinks(
+        self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_room_change: Callable[[], None]
+    ) -> Iterator[Watched]:
         """All that is watched in this cluster."""
         cluster = self._config.cluster
         pods = PodSink(inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_room_change)
@@ -83,8 +86,8 @@ class Observer:
                 objects = ObjectSink(self._on_object, self._on_object_gone)
                 own = "" if resource.plural == "workloads" else selector
                 yield Watched(resource, objects, namespace, own, is_needed=False)
-        for entry in entries(inventory):
-            sink = NodeSink(inventory, entry.kind, entry.put, entry.drop, on_room_change)
+        for entry in entries(inventory, health):
+            sink = NodeSink(inventory, entry.kind, entry.put, entry.drop, on_room_change, entry.keep)
             yield Watched(entry.resource, sink, is_needed=entry.needed)
 
     def _on_pod(self, sight: PodSight) -> None:

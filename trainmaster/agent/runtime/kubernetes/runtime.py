@@ -43,6 +43,7 @@ from trainmaster.agent.runtime.kubernetes.facts import Facts, facts_of
 from trainmaster.agent.runtime.kubernetes.intake import Intake
 from trainmaster.agent.runtime.kubernetes.lacks import what_lacks
 from trainmaster.agent.runtime.kubernetes.manifests import roster_name
+from trainmaster.agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster.agent.runtime.kubernetes.observer import Observer
 from trainmaster.agent.runtime.kubernetes.orphans import Orphans
 from trainmaster.agent.runtime.kubernetes.output import Outputs
@@ -113,6 +114,7 @@ class KubernetesRuntime:
         self._intake = Intake(api, self.lease, config, lambda: self._told_closed)
         self._worklist = Worklist(self._is_new)
         self._changed = News()
+        self._node_health = NodeHealth()
         self._room_changed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -195,6 +197,7 @@ class KubernetesRuntime:
         self._burial = Burial(self._api, self.lease, self._config.cluster, self._tombstone, self._is_starting)
         self._quotas = Quotas()
         self._room = Room(self.inventory)
+        self._node_health = NodeHealth()
         self._placement = self._crew = None
 
     async def watch_over(self) -> None:
@@ -470,9 +473,15 @@ class KubernetesRuntime:
             self._look_at(book.run)
 
     async def _tick(self) -> None:
-        """Let gangs that wait for room look again when there may be some, oldest first."""
+        """Look again at runs on nodes that turned ready or not, and, oldest first, at gangs when there may be room."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
+            if self._node_health.turned:
+                turned = set(self._node_health.turned)
+                self._node_health.turned.clear()
+                for book in self._books.values():
+                    if any(pod.node in turned for pod in book.pods.values()):
+                        self._look_at(book.run)
             if self._room_changed:
                 self._room_changed = False
                 waiting = self._crew_now.opening.waiting
@@ -541,6 +550,7 @@ class KubernetesRuntime:
             look_over=lambda book: what_lacks(book, self._config, self._room, self._quotas),
             anchors=self._anchors,
             lost_at=self._lost_at,
+            unready=self._node_health.unready,
             on_told=self._on_told,
         )
 
@@ -555,7 +565,7 @@ class KubernetesRuntime:
             is_known=self._is_known,
             on_found=self._on_found,
         )
-        sinks = observer.sinks(self.inventory, self._quotas, self._on_room_change)
+        sinks = observer.sinks(self.inventory, self._quotas, self._node_health, self._on_room_change)
         for one in sinks:
             watch = Watch(
                 self._api,

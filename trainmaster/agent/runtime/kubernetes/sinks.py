@@ -73,8 +73,10 @@ class NodeSink:
         put: Callable[[dict[str, Any]], None],
         drop: Callable[[str], None],
         on_change: Callable[[], None],
+        keep: Callable[[set[str]], None] | None = None,
     ) -> None:
         self._inventory = inventory
+        self._keep = keep
         self._kind = kind
         self._put = put
         self._drop = drop
@@ -100,6 +102,8 @@ class NodeSink:
 
     def listed(self, keys: set[str]) -> None:
         self._inventory.relisted(self._kind, keys)
+        if self._keep is not None:
+            self._keep(keys)
         for kind, name in [one for one in self._inventory.unreadable if one[0] is self._kind and one[1] not in keys]:
             self._inventory.unreadable.discard((kind, name))
         self._on_change()
