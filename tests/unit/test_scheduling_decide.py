@@ -247,7 +247,7 @@ def test_a_job_waits_because(view: ViewBuilder, token: Token, tier: Tier, senten
 
 
 def test_every_token_of_the_scheduler_is_reached_by_a_scenario_above() -> None:
-    elsewhere = {Token.PREEMPTING, Token.BURST_NOT_YET, Token.BURST_LIMIT, Token.BURST_BUDGET}
+    elsewhere = {Token.INTERNAL_ERROR, Token.PREEMPTING, Token.BURST_NOT_YET, Token.BURST_LIMIT, Token.BURST_BUDGET}
     assert {token for _, token, _, _ in TOLD.values()} | elsewhere == set(explain._ADVICE)
 
 

@@ -25,6 +25,24 @@ build_info = BOOK.gauge(
     labels=("process", "version"),
 )
 
+# -- errors that nobody expected
+
+contained_errors = BOOK.counter(
+    "contained_errors",
+    "Unexpected errors that ended the work on one object and nothing else.",
+    _API,
+    _SCHEDULER,
+    _WORKER,
+    _BEAT,
+    labels=("part",),
+)
+quarantined_objects = BOOK.picture(
+    "quarantined_objects",
+    "Objects that the leader's cycles leave out after an unexpected error, until they change or are tried again.",
+    _SCHEDULER,
+    labels=("part",),
+)
+
 # -- stores, as each process finds them
 
 postgres_away = BOOK.gauge("postgres_away", "1 while this process cannot reach Postgres.", _API, _SCHEDULER)

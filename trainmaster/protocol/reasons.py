@@ -32,6 +32,7 @@ class Token(StrEnum):
     DEPENDENCY = "Dependency"
     UNPLACEABLE = "Unplaceable"
     QUEUE_HELD = "QueueHeld"
+    INTERNAL_ERROR = "InternalError"
     QUEUE_LIMIT = "QueueLimit"
     BORROWING_LIMIT = "BorrowingLimit"
     KEPT_FOR_OTHERS = "KeptForOthers"
@@ -68,6 +69,7 @@ _TIERS = {
     Token.DEPENDENCY: Tier.HELD,
     Token.UNPLACEABLE: Tier.HELD,
     Token.QUEUE_HELD: Tier.HELD,
+    Token.INTERNAL_ERROR: Tier.HELD,
     Token.QUEUE_LIMIT: Tier.QUOTA,
     Token.BORROWING_LIMIT: Tier.QUOTA,
     Token.KEPT_FOR_OTHERS: Tier.QUOTA,

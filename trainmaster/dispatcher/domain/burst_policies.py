@@ -105,6 +105,8 @@ class BurstPolicy:
     hours: tuple[Hours, ...] = ()
     paused: bool = False
     warn_at: tuple[float, ...] = ()
+    fault: str = ""
+    """Why nothing of it, but its queues, can be read: until that is mended no job goes by it."""
 
     def opens_at(self, now: float) -> float:
         """Now, within its hours; else when they begin, infinite where they never do within a week."""

@@ -120,6 +120,8 @@ class Shape:
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     weights: Weights | None = None
     """By which its cluster is chosen, where the job says so."""
+    fault: str = ""
+    """Why nothing of it, but perhaps what its members need, can be read: until that is mended no job of it starts."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.dispatcher.containment import Part, contained, note
 from trainmaster.dispatcher.scheduler.memory import Memory
 from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
@@ -56,6 +57,15 @@ async def _decided(view: View, now: float) -> Plan:
     if _is_large(view):
         return await asyncio.to_thread(decide, view, now)
     return decide(view, now)
+
+
+def _carry_over(view: View, plan: Plan) -> None:
+    """Give the view what the next decision goes on from."""
+    view.reservations, view.bursting, view.held_back = plan.reservations, plan.bursting, plan.held_back
+
+
+def _held(view: View) -> dict[tuple[str, ...], float]:
+    return {(Part.JOB_CLASS.value,): float(len(view.held_back))} if view.held_back else {}
 
 
 class Scheduler:
@@ -134,6 +144,7 @@ class Scheduler:
             lambda: self.token is not None,
             lambda: self._book.waits(self._follower.view),
             lambda: bursting.budgets_used(self._follower.view, self._follower.now),
+            lambda: self._follower.quarantine.counts() | _held(self._follower.view),
         )
 
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
@@ -156,10 +167,11 @@ class Scheduler:
         except ProblemError as error:
             measuring.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
-        except Exception:
+        except Exception as error:
             # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
             log.exception("the cycle failed unexpectedly; the view is read anew")
-            self._follower, self._book = Follower(), ReasonBook()
+            note(Part.CYCLE, "of the scheduler", error)
+            self._follower, self._book = Follower(quarantine=self._follower.quarantine), ReasonBook()
             return _LOOK_SECONDS
         return 0.25
 
@@ -201,7 +213,8 @@ class Scheduler:
             return
         async with self._deciding:
             plan = await _decided(view, began + follower.ahead)
-        view.reservations, view.bursting = plan.reservations, plan.bursting
+        _carry_over(view, plan)
+        follower.note_faults(plan)
         ended = self.clock()
         self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
 
@@ -226,7 +239,10 @@ class Scheduler:
         began = self.clock()
         async with self._deciding:
             plan = await _decided(follower.view, began + follower.ahead)
-        follower.view.reservations, follower.view.bursting = plan.reservations, plan.bursting
+        _carry_over(follower.view, plan)
+        if plan.faults:
+            async with self._changing:
+                follower.note_faults(plan)
         metrics.decide_seconds.observe(self.clock() - began)
         changed = book.changed(plan, began)
         if plan.changes_anything or changed:
@@ -238,6 +254,9 @@ class Scheduler:
             measuring.note_applied(follower.view, plan, applied.jobs)
             async with self._changing:
                 follower.note_applied(plan, applied)
+                if applied.unwritten:
+                    follower.note_unwritten(applied.unwritten, applied, plan)
+                    book.leave_out(applied.unwritten, began)
             book.note(plan, changed, began, began + follower.ahead)
             log.info(
                 "cycle %d: %s",
@@ -259,19 +278,25 @@ class Scheduler:
         now = self.clock()
         if now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
-            await planning.release_holds(self.stores, token)
-            await agents.give_up_overdue(self.stores, token)
-            await absences.recall_unheard(self.stores, token)
+            with contained(Part.CHORE, "release holds"):
+                await planning.release_holds(self.stores, token)
+            with contained(Part.CHORE, "give up overdue runs"):
+                await agents.give_up_overdue(self.stores, token)
+            with contained(Part.CHORE, "recall runs that no agent has spoken of"):
+                await absences.recall_unheard(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:
             self._next_chores = now + _CHORES_SECONDS
-            await planning.keep_house(self.stores, token, PARTITIONS_SQL)
+            with contained(Part.CHORE, "keep house"):
+                await planning.keep_house(self.stores, token, PARTITIONS_SQL)
 
     async def _count_usage(self, token: int, follower: Follower) -> None:
         self._next_usage = self.clock() + _USAGE_SECONDS
-        await planning.count_usage(self.stores, token, follower)
-        await planning.warn_of_budgets(self.stores, token, follower)
+        with contained(Part.CHORE, "count past usage"):
+            await planning.count_usage(self.stores, token, follower)
+        with contained(Part.CHORE, "warn of budgets"):
+            await planning.warn_of_budgets(self.stores, token, follower)
 
     async def _keep_lead(self) -> None:
         seconds = self.stores.settings.leader_seconds

@@ -19,7 +19,7 @@ from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms
 from trainmaster.dispatcher.scheduling.costs import groups_of, hourly
 from trainmaster.dispatcher.scheduling.fit import Product, Size, products_on
 from trainmaster.dispatcher.scheduling.looks import Cycle, admitted, narrowing, option_grown
-from trainmaster.dispatcher.scheduling.plan import Granted
+from trainmaster.dispatcher.scheduling.plan import Fault, Granted
 from trainmaster.dispatcher.scheduling.quota import Obstacle
 from trainmaster.dispatcher.scheduling.view import ClassKey, Cluster, LiveRun, Queue, View, WaitingJob, load_of
 from trainmaster.protocol.bursting import SpotUse
@@ -87,6 +87,9 @@ class Bursts:
     asked: list[Asked] = field(default_factory=list)
     next_look: float = inf
     """When a job that was refused may go, if nothing else happens."""
+    faults: list[Fault] = field(default_factory=list)
+    """Unexpected errors of single policies: by these, the job or nobody goes."""
+    _broken: dict[int, Refusal] = field(default_factory=dict)
     _accounts: dict[int, Account] = field(default_factory=dict)
     _granted: list[tuple[int, float, Resources]] = field(default_factory=list)
     """What starts in this cycle: policy, nodes and resources."""
@@ -99,8 +102,13 @@ class Bursts:
         self.open = set(view.bursting & view.policies.keys())
         for policy in view.policies.values():
             if policy.utilisation is not None:
-                above, until = policy.utilisation
-                if self.fullness() >= (until if policy.id in self.open else above):
+                try:
+                    above, until = policy.utilisation
+                    is_open = self.fullness() >= (until if policy.id in self.open else above)
+                except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                    self._broken[policy.id] = self._note(policy, error)
+                    is_open = False
+                if is_open:
                     self.open.add(policy.id)
                 else:
                     self.open.discard(policy.id)
@@ -114,7 +122,10 @@ class Bursts:
         nearest: Refusal | None = None
         is_own = False
         for policy in self._view.policies_of(first.queue.id):
-            outcome = self._ask(policy, first)
+            try:
+                outcome = self._broken.get(policy.id) or self._ask(policy, first)
+            except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                outcome = self._note(policy, error)
             self.asked.append(Asked(first.key, first.job, policy, outcome))
             if isinstance(outcome, Burst):
                 return outcome
@@ -125,6 +136,11 @@ class Bursts:
             return None
         self.next_look = min(self.next_look, nearest.at)
         return nearest._replace(is_own=is_own)
+
+    def _note(self, policy: BurstPolicy, error: Exception) -> Refusal:
+        self.faults.append(Fault("burst_policy", policy.id, policy.name, error))
+        told = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
+        return Refusal(policy.name, None, told)
 
     def note_start(self, job: WaitingJob, burst: Burst) -> None:
         """It starts in this cycle."""
@@ -146,6 +162,8 @@ class Bursts:
     def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | Refusal:
         """The time limit that a run of it would have, or why it is none for this policy at all."""
         view = self._view
+        if policy.fault:
+            return Refusal(policy.name, None, policy.fault)
         if policy.paused:
             return Refusal(policy.name, None, "it is paused")
         if policy.class_at_least is not None:

@@ -1,16 +1,18 @@
 """One cycle: ``decide(view, now) -> plan``. Order, quota, filter, fit, score, explain.
 
-The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn.
+The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn. An unexpected error ends the
+turn of its class, or closes the object that is to blame, and the others are decided on as if it were not there.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from trainmaster.dispatcher.scheduling import explain
+from trainmaster.dispatcher.scheduling import explain, faults
 from trainmaster.dispatcher.scheduling.backfill import Reservations
 from trainmaster.dispatcher.scheduling.burst import Asked, Burst, Bursts, First, Refusal
 from trainmaster.dispatcher.scheduling.candidates import Alike, Option, Rooms, capacity
+from trainmaster.dispatcher.scheduling.faults import TurnError
 from trainmaster.dispatcher.scheduling.filters import STATIC
 from trainmaster.dispatcher.scheduling.fit import Fitted, Size, may_repeat
 from trainmaster.dispatcher.scheduling.grow import grow
@@ -28,12 +30,12 @@ from trainmaster.dispatcher.scheduling.looks import (
     roles_by_name,
 )
 from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, Turns
-from trainmaster.dispatcher.scheduling.plan import Eviction, Hold, Plan, Start
+from trainmaster.dispatcher.scheduling.plan import Eviction, Fault, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.preempt import Evictions, Exchange
 from trainmaster.dispatcher.scheduling.quota import Ledger, Obstacle, past_shares
 from trainmaster.dispatcher.scheduling.scores import SCORES, deciding
 from trainmaster.dispatcher.scheduling.standings import Standings
-from trainmaster.dispatcher.scheduling.view import ClassKey, LoadKey, Queue, View, WaitingJob
+from trainmaster.dispatcher.scheduling.view import ClassKey, HeldBack, LoadKey, Queue, View, WaitingJob
 from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import Order, QueueState
@@ -56,6 +58,48 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS, asked: list[A
 
     ``asked`` is given what burst policies said of the classes that they were asked about.
     """
+    held = faults.still_held(view)
+    found: list[Fault] = []
+    for restarts in range(faults.MOST_RESTARTS):
+        told: list[Asked] = []
+        may_go_on = restarts >= faults.FEW_RESTARTS
+        try:
+            plan = _decide(view, now, most_starts, told, held, found, may_go_on=may_go_on)
+        except TurnError as failed:
+            if not (closed := faults.close_faulty(view, now)):
+                found.append(faults.hold_back(view, held, failed.key, failed.error, now))
+        except Exception:
+            if not (closed := faults.close_faulty(view, now)):
+                raise
+        else:
+            if asked is not None:
+                asked += told
+            break
+        # Derived values may be wrong that the error has left half done.
+        view.rooms = view.tree = None
+        found += closed
+    else:
+        raise faults.TooManyFaultsError(found)
+    if found:
+        view.rooms = view.tree = None
+    plan.held_back, plan.faults = held, [*found, *plan.faults]
+    return plan
+
+
+def _decide(
+    view: View,
+    now: float,
+    most_starts: int,
+    asked: list[Asked],
+    held: dict[ClassKey, HeldBack],
+    found: list[Fault],
+    *,
+    may_go_on: bool,
+) -> Plan:
+    """The plan without the classes that are held back. Raises TurnError.
+
+    ``may_go_on``: hold a class back at once whose look has ended in an error; nothing was changed by it that counts.
+    """
     plan = Plan()
     rooms = Rooms.of(view)
     rooms.begin(now)
@@ -73,46 +117,74 @@ def decide(view: View, now: float, most_starts: int = MOST_STARTS, asked: list[A
             break
         key, job_id = turn
         queue = view.queues[key.queue_id]
-        if cycle.blocked:
-            is_blocked = _passer(cycle, queue, plan)
-            if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
-                continue
-        job = view.jobs[job_id]
-        outcome = _attempt(cycle, bursts, job, key, queue)
-        if isinstance(outcome, Choice):
-            best = outcome.best
-            _take(cycle, job, best, _limit_of(view, job))
-            plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
-            _start_alike(cycle, turns, plan, key, most_starts - len(plan.starts))
-        elif isinstance(outcome, Burst):
-            _go_by_policy(cycle, bursts, plan, job, outcome)
-            turns.done(key)
-        elif isinstance(outcome, Exchange) and not outcome.at_once:
-            evictions.take(outcome)
-            # What they give back is this job's: nobody behind it may use the quota up before it starts.
-            ledger.add(queue.id, outcome.charge)
-            plan.stops += _evictions(view, job, queue, outcome)
-            plan.reasons[key] = explain.makes_room()
+        outcome: Choice | Exchange | Burst | _Alone | Reason | str | None = None
+        try:
+            if cycle.blocked:
+                is_blocked = _passer(cycle, queue, plan)
+                if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
+                    continue
+            job = view.jobs[job_id]
+            waits = held.get(key) if held else None
+            is_held = waits is not None and waits.until > now
+            outcome = waits.reason if waits and is_held else _attempt(cycle, bursts, job, key, queue)
+            _carry_out(cycle, bursts, turns, plan, job, key, queue, outcome, most_starts - len(plan.starts) - 1)
+            if waits is not None and not is_held:
+                del held[key]
+        except Exception as error:
+            if outcome is not None or not may_go_on:
+                raise TurnError(key, error) from error
+            found.append(faults.hold_back(view, held, key, error, now))
+            plan.reasons[key] = held[key].reason
             turns.block(key)
-        elif isinstance(outcome, Exchange):
-            evictions.take(outcome)
-            ledger.add(queue.id, outcome.charge)
-            _note_start(cycle, job, outcome.cluster_id, outcome.fitted, _limit_of(view, job))
-            rooms.replace(outcome.cluster_id, evictions.room(outcome.cluster_id))
-            plan.starts.append(_start_after(view, job, queue, outcome))
-            turns.done(key)
-        elif isinstance(outcome, str):
-            plan.holds.append(Hold(job, outcome))
-            turns.done(key)
-        else:
-            _leave(turns, plan, queue, job, key, outcome)
     plan.bursting, plan.next_look = frozenset(bursts.open), bursts.next_look
-    if asked is not None:
-        asked += bursts.asked
+    asked += bursts.asked
     if not plan.is_cut:
         plan.grows = grow(cycle, plan)
+    plan.faults += bursts.faults
     plan.reservations = {kept.reservation.job_id: kept.reservation for kept in reservations.kept.values()}
     return plan
+
+
+def _carry_out(
+    cycle: Cycle,
+    bursts: Bursts,
+    turns: Turns,
+    plan: Plan,
+    job: WaitingJob,
+    key: ClassKey,
+    queue: Queue,
+    outcome: Choice | Exchange | Burst | _Alone | Reason | str,
+    most_more: int,
+) -> None:
+    """Enter the outcome of a class's turn in the plan, and count what it takes. ``most_more``: starts beside it that still fit in."""
+    view = cycle.rooms.view
+    if isinstance(outcome, Choice):
+        best = outcome.best
+        _take(cycle, job, best, _limit_of(view, job))
+        plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
+        _start_alike(cycle, turns, plan, key, most_more)
+    elif isinstance(outcome, Burst):
+        _go_by_policy(cycle, bursts, plan, job, outcome)
+        turns.done(key)
+    elif isinstance(outcome, Exchange) and not outcome.at_once:
+        cycle.evictions.take(outcome)
+        # What they give back is this job's: nobody behind it may use the quota up before it starts.
+        cycle.ledger.add(queue.id, outcome.charge)
+        plan.stops += _evictions(view, job, queue, outcome)
+        plan.reasons[key] = explain.makes_room()
+        turns.block(key)
+    elif isinstance(outcome, Exchange):
+        cycle.evictions.take(outcome)
+        cycle.ledger.add(queue.id, outcome.charge)
+        _note_start(cycle, job, outcome.cluster_id, outcome.fitted, _limit_of(view, job))
+        cycle.rooms.replace(outcome.cluster_id, cycle.evictions.room(outcome.cluster_id))
+        plan.starts.append(_start_after(view, job, queue, outcome))
+        turns.done(key)
+    elif isinstance(outcome, str):
+        plan.holds.append(Hold(job, outcome))
+        turns.done(key)
+    else:
+        _leave(turns, plan, queue, job, key, outcome)
 
 
 def _leave(turns: Turns, plan: Plan, queue: Queue, job: WaitingJob, key: ClassKey, why: Reason | _Alone) -> None:
@@ -264,7 +336,12 @@ def _terms_of(cycle: Cycle, queue: Queue) -> QueueTerms:
 def _prepare(cycle: Cycle, key: ClassKey, queue: Queue) -> Prepared:
     known = cycle.prepared.get((queue.id, key.shape_id))
     if known is None:
-        view, sizes = cycle.rooms.view, cycle.rooms.sizes_of(key.shape_id)
+        view = cycle.rooms.view
+        fault = view.shapes[key.shape_id].fault or next((one.fault for one in view.ancestry(queue.id) if one.fault), "")
+        if fault:
+            found = cycle.prepared[queue.id, key.shape_id] = Prepared([], 0.0, explain.unusable(fault))
+            return found
+        sizes = cycle.rooms.sizes_of(key.shape_id)
         closed = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
         for_ever = cycle.ledger.never(queue.id, sizes[-1].charge)
         stops = None
@@ -284,6 +361,8 @@ def _attempt(
     prepared = _prepare(cycle, key, queue)
     if prepared.stops is not None:
         return prepared.stops
+    if fault := view.classes[key.class_id].fault:
+        return explain.unusable(fault)
     allowed = prepared.sizes
     obstacle = ledger.obstacle(queue.id, allowed[-1].charge)
     if obstacle is not None:

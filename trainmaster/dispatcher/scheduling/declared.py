@@ -1,8 +1,16 @@
-"""From what admins declare to what the scheduler's view holds."""
+"""From what admins declare to what the scheduler's view holds.
 
-from trainmaster.dispatcher.domain.burst_policies import hours_of
+``unreadable_...``: what takes the place of an object that cannot be read. It lets nothing start, ends nothing, and costs nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.dispatcher.domain.budgets import Budget
+from trainmaster.dispatcher.domain.burst_policies import BurstPolicy, hours_of
 from trainmaster.dispatcher.domain.datasets import Dataset
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
+from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.dispatcher.domain.weights import weights_of
 from trainmaster.dispatcher.scheduling.lines import Line, Quota
 from trainmaster.dispatcher.scheduling.view import AdvanceReservation, Cluster, PriorityClass, Queue
@@ -10,6 +18,7 @@ from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.quantities import parse_quantity
 from trainmaster.protocol.quota import QuotaSpec, parse_line
+from trainmaster.protocol.states import ClusterKind, Preemption, QueueState
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 
@@ -86,3 +95,41 @@ def cluster_of(
         connected=hours_of(spec.connected),
         only_queues=spec.only_queues,
     )
+
+
+def unreadable_queue(key: int, path: str, parent: int | None, fault: str) -> Queue:
+    """Return a queue that starts nothing. Its runs are left alone: what is guaranteed to it is not known."""
+    return Queue(key, path, parent, state=QueueState.HELD, preemption=Preemption.NEVER, fault=fault)
+
+
+def unreadable_class(key: int, name: str, value: int, fault: str) -> PriorityClass:
+    """Return a priority class whose jobs do not start and whose runs are left alone."""
+    return PriorityClass(key, name, value, preemptible=False, fault=fault)
+
+
+def unreadable_cluster(key: int, name: str, kind: ClusterKind, fault: str) -> Cluster:
+    """Return a cluster without a report, where nothing is sent."""
+    return Cluster(key, name, kind, {"name": name, "kind": kind.value}, fault=fault)
+
+
+def unreadable_policy(key: int, name: str, revision: int, queues: Sequence[str], fault: str) -> BurstPolicy:
+    """Return a policy by which no job goes. It still stands between its queues and public clusters: nobody else holds the money."""
+    return BurstPolicy(key, name, tuple(queues), Budget({}, None), revision=revision, paused=True, fault=fault)
+
+
+def unreadable_shape(data: Any, fault: str) -> Shape:
+    """Return a shape of which no job starts; with what its members need as far as that can be read, for those that run."""
+    roles = data.get("roles") if isinstance(data, Mapping) else None
+    found = [_readable_role(role) for role in roles] if isinstance(roles, list) else []
+    return Shape(roles=tuple(role for role in found if role is not None), least_members=1, fault=fault)
+
+
+def _readable_role(data: Any) -> RoleShape | None:
+    if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
+        return None
+    needs = data.get("needs")
+    known = needs.items() if isinstance(needs, Mapping) else ()
+    amounts = {name: one for name, one in known if isinstance(name, str) and type(one) is int and one >= 0}
+    many = data.get("replicas")
+    replicas = many if type(many) is int and many > 0 else 1
+    return RoleShape(data["name"], replicas, replicas, amounts)

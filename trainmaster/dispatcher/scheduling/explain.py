@@ -51,6 +51,7 @@ _ADVICE = {
     Token.BURST_LIMIT: "It starts when enough is freed, or when others that are at public clusters end.",
     Token.BURST_BUDGET: "It starts when enough is freed. With a shorter time limit it may cost less than the budget has left.",
     Token.QUEUE_HELD: "An admin holds the queue; it starts nothing until it is released.",
+    Token.INTERNAL_ERROR: "It is tried again by itself. If this stays, tell an admin: the scheduler's log names the error.",
 }
 
 
@@ -127,6 +128,19 @@ def queue_closed(queue: Queue) -> Reason:
 def queue_suspended(queue: Queue) -> str:
     """Why a run of a queue, or of one below it, is ended."""
     return f"queue {queue.path} was suspended by an admin"
+
+
+def internal_error(error: BaseException) -> Reason:
+    """The reason of a class of jobs that could not be looked at because of a mistake in Trainmaster."""
+    return reason(
+        Token.INTERNAL_ERROR,
+        f"An error inside Trainmaster ({type(error).__name__}) keeps the scheduler from deciding on it; other jobs go on.",
+    )
+
+
+def unusable(fault: str) -> Reason:
+    """The reason of a class of jobs that depends on a stored object which cannot be used."""
+    return reason(Token.INTERNAL_ERROR, f"It is held back until this is mended: {fault}.")
 
 
 def behind(queue: Queue, first: WaitingJob) -> Reason:

@@ -84,6 +84,8 @@ def by_selector(candidate: Candidate) -> str | None:
 
 
 def by_report(candidate: Candidate) -> str | None:
+    if candidate.cluster.fault:
+        return f"it is closed until this is mended: {candidate.cluster.fault}"
     return None if candidate.cluster.report is not None else "its agent has not reported its capacity yet"
 
 

@@ -10,7 +10,7 @@ from trainmaster.dispatcher.scheduling.candidates import Rooms
 from trainmaster.dispatcher.scheduling.fit import Fitted, fit
 from trainmaster.dispatcher.scheduling.lines import product_of
 from trainmaster.dispatcher.scheduling.looks import Cycle
-from trainmaster.dispatcher.scheduling.plan import Growth, Plan
+from trainmaster.dispatcher.scheduling.plan import Fault, Growth, Plan
 from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.dispatcher.scheduling.view import LiveRun, load_of
 from trainmaster.protocol.reasons import Tier, Token
@@ -41,8 +41,12 @@ def grow(cycle: Cycle, plan: Plan) -> list[Growth]:
     for run in sorted(runs, key=lambda run: (max(run.resized_at, run.began_at), run.job_id)):
         if len(out) == MOST_GROWTHS:
             break
-        if not any(queue.id in crowded for queue in view.ancestry(run.queue_id)):
-            growth = _growth(cycle, run)
+        if not any(queue.id in crowded for queue in view.ancestry(run.queue_id)) and run.job_id not in view.spared:
+            try:
+                growth = _growth(cycle, run)
+            except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                plan.faults.append(Fault("run", run.job_id, f"of job {run.job_id}", error))
+                continue
             if growth is not None:
                 out.append(growth)
     return out

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstRun
 from trainmaster.dispatcher.scheduling.backfill import Reservation
 from trainmaster.dispatcher.scheduling.fit import Product
-from trainmaster.dispatcher.scheduling.view import ClassKey, LiveRun, Sizes, WaitingJob, freeze_placement
+from trainmaster.dispatcher.scheduling.view import ClassKey, HeldBack, LiveRun, Sizes, WaitingJob, freeze_placement
 from trainmaster.protocol.reasons import Reason
 
 
@@ -129,6 +129,19 @@ class Hold:
     message: str
 
 
+class Fault(NamedTuple):
+    """An unexpected error of one object, to be told by whoever asked for the plan.
+
+    ``kind``: one of ``cluster``, ``reservation``, ``burst_policy``, ``job_class`` and ``run``.
+    ``key``: that of the object; 0 of a class.
+    """
+
+    kind: str
+    key: int
+    name: str
+    error: Exception
+
+
 @dataclass(slots=True)
 class Plan:
     """The outcome of a cycle, with a reason for every class that was looked at and has jobs left waiting."""
@@ -147,6 +160,10 @@ class Plan:
     """When a job may go by a policy that was refused it, if nothing else happens; seconds since the epoch."""
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """By job: the clusters that are kept for jobs that lack room, to be given to the next cycle."""
+    held_back: dict[ClassKey, HeldBack] = field(default_factory=dict)
+    """Classes that unexpected errors hold back, to be given to the next cycle."""
+    faults: list[Fault] = field(default_factory=list)
+    """The unexpected errors of this cycle."""
 
     @property
     def jobs(self) -> list[WaitingJob]:

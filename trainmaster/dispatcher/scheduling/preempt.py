@@ -168,7 +168,8 @@ class Evictions:
         for job_id in sorted(self.view.elastic_on.get(cluster_id, ())):
             run = self.view.runs[job_id]
             spare = surplus_of(run, self.view.shapes[run.shape_id])
-            if spare and job_id not in self.shrunk and run.queue_id in self.view.queues:
+            is_free = job_id not in self.shrunk and job_id not in self.view.spared
+            if spare and is_free and run.queue_id in self.view.queues:
                 yield run, spare
 
     def _spent_lines(self, queue: Queue) -> list[Line]:
@@ -267,8 +268,10 @@ class Evictions:
     def _exceeds(self, queue: Queue, charge: Amounts) -> bool:
         """Whether a limit would be broken while all that is leaving is still there. What others keep is no limit of the queue."""
         self._count_leaving(1)
-        obstacle = self.ledger.obstacle(queue.id, charge)
-        self._count_leaving(-1)
+        try:
+            obstacle = self.ledger.obstacle(queue.id, charge)
+        finally:
+            self._count_leaving(-1)
         return obstacle is not None and obstacle.token is not Token.KEPT_FOR_OTHERS
 
     def _count_leaving(self, sign: int) -> None:
@@ -539,7 +542,9 @@ class Evictions:
     def _may_end(self, run: LiveRun) -> bool:
         """Whether the run has had the time that it is left in peace."""
         queue = self.view.queues.get(run.queue_id)
-        return queue is not None and not run.is_stopping and self.now - run.began_at >= queue.min_run_time
+        if queue is None or run.is_stopping or run.job_id in self.view.spared:
+            return False
+        return self.now - run.began_at >= queue.min_run_time
 
     def _rank_in_queue(self, run: LiveRun) -> tuple[int, float, float, int]:
         of = self.view.classes.get(run.class_id)

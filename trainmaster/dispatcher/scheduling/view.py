@@ -24,6 +24,7 @@ from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.dispatcher.scheduling.lines import Amounts, Line, Lines, Quota, product_of
 from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
 _PUBLIC = frozenset({ClusterKind.PUBLIC})
@@ -55,6 +56,8 @@ class Queue:
     """By which the clusters for its jobs are chosen, where it says so itself."""
     regions: frozenset[str] = frozenset()
     """Where its jobs, and those of queues below, may run; anywhere where it is empty."""
+    fault: str = ""
+    """Why nothing of it, but its path, can be read: until that is mended nothing starts in it, nor in queues below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class PriorityClass:
     """Seconds after which a waiting job is urgent."""
     weights: Weights | None = None
     """By which the clusters for its jobs are chosen, before what their queue says."""
+    fault: str = ""
+    """Why nothing of it, but its name and value, can be read: until that is mended none of its jobs starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,8 @@ class Cluster:
     """When runs are sent there; always where it is empty."""
     only_queues: tuple[str, ...] = ()
     """Whose jobs may run there, those below included; everybody's where it is empty."""
+    fault: str = ""
+    """Why what is stored of it cannot be used: it has no report then, and nothing is sent there until that is mended."""
 
     @property
     def region(self) -> str:
@@ -116,6 +123,14 @@ class ClassKey(NamedTuple):
     class_id: int
     shape_id: int
     avoided: tuple[int, ...] = ()
+
+
+class HeldBack(NamedTuple):
+    """That looking at a class of jobs has ended in unexpected errors; it is looked at again after ``until``."""
+
+    failures: int
+    until: float
+    reason: Reason
 
 
 PRIORITY_SECONDS = 60.0
@@ -330,6 +345,10 @@ class View:
         """What ended runs under policies have cost."""
         self.job_spent: dict[int, int] = {}
         """By waiting job: what earlier runs of it by policies have cost."""
+        self.spared: frozenset[int] = frozenset()
+        """Jobs whose runs are neither ended for others nor resized: the store could not take that."""
+        self.held_back: dict[ClassKey, HeldBack] = {}
+        """Classes of jobs that an unexpected error has held back, with those of the cycle before."""
         self.bursting: frozenset[int] = frozenset()
         """Policies that the cycle before found open by how full private clusters are."""
         self.past: Past | None = None

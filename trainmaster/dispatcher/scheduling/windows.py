@@ -6,7 +6,7 @@ are count as free for that. Which nodes those are is decided anew at each look: 
 What runs there when a window begins goes on; what it frees is the queue's until as many nodes are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainmaster.dispatcher.domain.shapes import RoleShape
@@ -35,13 +35,15 @@ class _Window:
 class Windows:
     """The advance reservations of one cycle. Times are seconds since the epoch."""
 
-    def __init__(self, view: View, now: float) -> None:
+    def __init__(self, view: View, now: float, among: Iterable[AdvanceReservation] | None = None) -> None:
+        """``among``: these reservations instead of all."""
         self._view = view
         self._now = now
         self._on: dict[int, list[_Window]] = {}
         self._entitled: dict[int, tuple[int, ...]] = {}
         by_name = {cluster.name: cluster.id for cluster in view.clusters.values()}
-        for one in sorted(view.advance.values(), key=lambda one: (one.begins_at, one.id)):
+        every = view.advance.values() if among is None else among
+        for one in sorted(every, key=lambda one: (one.begins_at, one.id)):
             if one.ends_at > now:
                 for name in one.clusters or sorted(by_name):
                     if name in by_name:
@@ -50,6 +52,12 @@ class Windows:
 
     def __bool__(self) -> bool:
         return bool(self._on)
+
+    def work_out(self) -> None:
+        """Work out what is kept on every cluster, whether anybody asks for it or not."""
+        for cluster_id, windows in self._on.items():
+            for window in windows:
+                self._kept(cluster_id, window)
 
     def is_on(self, cluster_id: int) -> bool:
         """Whether anything is reserved on a cluster, now or later."""

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from trainmaster.dispatcher.containment import Part, contained
 from trainmaster.dispatcher.domain.budgets import Commitment, Span, windows
 from trainmaster.dispatcher.domain.burst_policies import BurstPolicy, Spending, policy_of
 from trainmaster.dispatcher.domain.prices import MICROS
-from trainmaster.dispatcher.scheduling.burst import standings_of
+from trainmaster.dispatcher.scheduling.burst import Standing, standings_of
 from trainmaster.dispatcher.scheduling.plan import Granted
 from trainmaster.dispatcher.scheduling.view import View
 from trainmaster.dispatcher.store import bursts as store
@@ -131,7 +132,10 @@ async def warn(tx: Transaction, view: View, now: float) -> None:
     """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
     found = []
     for policy in view.policies.values():
-        for standing in standings_of(view, policy, now):
+        standings = list[Standing]()
+        with contained(Part.BURST_POLICY, policy.name):
+            standings = standings_of(view, policy, now)
+        for standing in standings:
             for part in (*policy.warn_at, 1.0):
                 if standing.limit and standing.spent >= part * standing.limit:
                     since = datetime.fromtimestamp(standing.window.begin / MICROS, UTC)

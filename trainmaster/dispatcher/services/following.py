@@ -1,45 +1,69 @@
-"""Load: from the store to the scheduler's view, at first as a whole and then as it changes."""
+"""Load: from the store to the scheduler's view, at first as a whole and then as it changes.
 
-from collections.abc import Sequence
+What cannot be used of what is stored is quarantined object by object: the view has something in its place by which nothing starts,
+or leaves it out. It is read anew when it changes, and now and then. Where the view itself may be damaged it is made anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
-from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, Bounds, BurstRun
+from trainmaster.dispatcher.containment import Part, contained, note
+from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
-from trainmaster.dispatcher.domain.provisioning import MOST_SAMPLES, learn
+from trainmaster.dispatcher.domain.provisioning import MOST_SAMPLES, Learnt, learn
 from trainmaster.dispatcher.domain.shapes import shape_from
-from trainmaster.dispatcher.scheduling import quota
+from trainmaster.dispatcher.scheduling import declared, quota
 from trainmaster.dispatcher.scheduling.candidates import Rooms
-from trainmaster.dispatcher.scheduling.declared import advance_of, class_of, cluster_of, dataset_of, queue_of
+from trainmaster.dispatcher.scheduling.declared import queue_of
 from trainmaster.dispatcher.scheduling.lines import Amounts
-from trainmaster.dispatcher.scheduling.plan import (
-    Eviction,
-    Growth,
-    Plan,
-    grown,
-    members_leaving,
-    runs_of,
-    shrinking,
-)
+from trainmaster.dispatcher.scheduling.plan import Eviction, Growth, Hold, Plan, Start, grown, runs_of, shrinking
 from trainmaster.dispatcher.scheduling.scores import step_of
-from trainmaster.dispatcher.scheduling.view import (
-    Cluster,
-    LiveRun,
-    View,
-    WaitingJob,
-    freeze_placement,
-)
+from trainmaster.dispatcher.scheduling.view import ClassKey, View
 from trainmaster.dispatcher.services import bursting, pricing
+from trainmaster.dispatcher.services import view_objects as objects
+from trainmaster.dispatcher.services.quarantine import Quarantine
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import bursts, datasets, runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.scheduling import Cursor
-from trainmaster.protocol.agent import CapacityReport
-from trainmaster.protocol.states import JobState
-from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster.protocol.ids import job_id as id_of_job
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import ClusterKind, JobState
 
+_Made = TypeVar("_Made")
+
+_MOST_REPAIRS = 3
+_NEVER = -1
+"""The fingerprint of no row: what is quarantined with it is tried again as soon as it is read."""
+_MANY_STARTS = 3
+"""So many starts on one cluster that cannot be written, and none that can, are that cluster's fault."""
 _QUIET = ("contact", "capacity", "spend", "provisioning")
 """Kinds of changes for which tenants need not be read anew."""
+
+
+def _fingerprint(stored: Any) -> int:
+    """Return a number that changes when anything of what is stored does."""
+    return crc32(repr(stored).encode(errors="replace"))
+
+
+class Told(NamedTuple):
+    """The reason of a class of jobs, as a plan has it."""
+
+    key: ClassKey
+    reason: Reason
+
+
+Decision = Start | Hold | Eviction | Growth | Told
+
+
+class Unwritten(NamedTuple):
+    """A part of a plan that alone could not be written."""
+
+    decision: Decision
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +78,8 @@ class Applied:
     at: float
     shrunk: tuple[Eviction, ...] = ()
     grown: tuple[Growth, ...] = ()
+    unwritten: tuple[Unwritten, ...] = ()
+    """Decisions and reasons that could not be written, though others of the plan were."""
 
     @property
     def is_nothing(self) -> bool:
@@ -76,22 +102,46 @@ class Follower:
     """By job with a live run: the version of the job that the view has."""
     _ran_before: set[int] = field(default_factory=set)
     """Waiting jobs that have run before, of which it is to be looked up what was spent on them by burst policies."""
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    """What the view leaves out because it cannot be used; it outlives the view."""
+    clock: float = 0.0
+    """The caller's clock at the last look."""
+    _unpriced: Mapping[int, Exception] = field(default_factory=dict)
+    """By cluster: why what it charges cannot be read."""
+    _blamed: set[int] = field(default_factory=set)
+    """Waiting jobs whose start could not be written, with runs that had to end for them."""
+    _is_damaged: bool = False
+    """Whether an error came while the view took something in, so that parts of it may be wrong."""
 
     def begin_anew(self) -> None:
         """Forget everything, to be loaded at the next look."""
         self.view, self.cursor, self.run_versions, self._ran_before = View(), None, {}, set()
+        self._is_damaged = False
 
     async def absorb(self, stores: Stores, now: float) -> bool:
         """Take in what has changed; whether newer changes are committed that could not be taken yet.
 
         ``now`` is the caller's clock, set against the store's.
         """
+        unsettled = await self._absorb(stores, now)
+        for _ in range(_MOST_REPAIRS):
+            if not self._is_damaged:
+                break
+            # What did the damage is in quarantine now, and is not put into the new view.
+            self.begin_anew()
+            unsettled = await self._absorb(stores, now)
+        return unsettled
+
+    async def _absorb(self, stores: Stores, now: float) -> bool:
+        self.clock = now
         async with stores.database.transaction() as tx:
             if self.cursor is None:
                 await self._load(tx)
                 unsettled = False
             else:
                 unsettled = await self._follow(tx, self.cursor)
+                if self.quarantine.entries:
+                    await self._try_again(tx)
             for row in await scheduling.leases(tx):
                 self.ahead, self.now = row.now - now, row.now
                 if row.cluster_id is not None:
@@ -121,8 +171,8 @@ class Follower:
         if any(kind not in _QUIET for kind, _ in feed.others):
             await self._load_tenants(tx)
         else:
-            for cluster in await scheduling.clusters(tx, [ref for kind, ref in feed.others if kind == "capacity"]):
-                self.view.put_cluster(_cluster(cluster, self.tariffs.get(cluster.id, FREE)), self.now)
+            reported = [ref for kind, ref in feed.others if kind == "capacity"]
+            self._put_clusters(await scheduling.clusters(tx, reported) if reported else ())
         for first, last in feed.submitted:
             await self._take(tx, await scheduling.jobs_between(tx, first, last))
         changed = []
@@ -165,7 +215,11 @@ class Follower:
         samples: dict[tuple[int, str], list[float | None]] = {}
         for row in await runs.provisionings(tx, MOST_SAMPLES):
             samples.setdefault((row.cluster_id, row.pool), []).append(row.seconds)
-        self.view.set_provisioning({key: learn(found) for key, found in samples.items()})
+        learnt: dict[tuple[int, str], Learnt] = {}
+        for (cluster_id, pool), found in samples.items():
+            with contained(Part.CLUSTER, f"pool {pool} of cluster {cluster_id}"):
+                learnt[cluster_id, pool] = learn(found)
+        self.view.set_provisioning(learnt)
 
     def _known_version(self, job_id: int) -> int:
         """The version of a job in the view; what was read or applied at this version need not be read again."""
@@ -175,30 +229,135 @@ class Follower:
     def _drop(self, job_id: int) -> None:
         self.view.drop_job(job_id)
         self.run_versions.pop(job_id, None)
+        if self.quarantine.entries:
+            self.quarantine.release(Part.JOB, job_id)
+            self.quarantine.release(Part.RUN, job_id)
 
     async def _load_tenants(self, tx: Transaction) -> None:
-        queues = {row.id: row for row in await tenants.queues(tx)}
-        for gone in self.view.queues.keys() - queues.keys():
-            self.view.drop_queue(gone)
-        for row in queues.values():
-            self.view.put_queue(queue_of(row.id, row.parent_id, row.spec))
-        for class_row in await tenants.classes(tx):
-            self.view.put_class(class_of(class_row.id, class_row.spec))
-        self.view.set_datasets(dataset_of(spec) for spec in await datasets.datasets(tx))
-        self.view.set_policies(await bursting.load_policies(tx))
+        view = self.view
+        queues = {row.id: row for row in await tenants.stored_queues(tx)}
+        for gone in view.queues.keys() - queues.keys():
+            view.drop_queue(gone)
+        self._put_all(
+            Part.QUEUE,
+            queues.values(),
+            objects.queue_from,
+            view.put_queue,
+            lambda row, fault: declared.unreadable_queue(row.id, row.path, row.parent_id, fault),
+        )
+        self._put_all(
+            Part.PRIORITY_CLASS,
+            await tenants.stored_classes(tx),
+            objects.class_from,
+            view.put_class,
+            lambda row, fault: declared.unreadable_class(row.id, row.name, row.value, fault),
+        )
+        view.set_datasets(self._made(Part.DATASET, await datasets.stored_datasets(tx), objects.dataset_from))
+        roots = [row.path for row in queues.values() if row.parent_id is None]
+        view.set_policies(
+            self._made(
+                Part.BURST_POLICY,
+                await bursts.stored_policies(tx),
+                objects.policy_from,
+                lambda row, fault: declared.unreadable_policy(
+                    row.id, row.name, row.revision, objects.queues_named_in(row.spec) or roots, fault
+                ),
+            )
+        )
         await self._load_provisioning(tx)
-        self.view.set_advance(advance_of(row.id, row.queue_id, row.spec) for row in await tenants.reservations(tx))
+        view.set_advance(self._made(Part.RESERVATION, await tenants.stored_reservations(tx), objects.reservation_from))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
-        for gone in self.view.clusters.keys() - clusters.keys():
-            self.view.drop_cluster(gone)
-        self.tariffs = {key: history.tariffs[-1] for key, history in (await pricing.histories(tx)).items()}
-        for cluster_row in clusters.values():
-            self.view.put_cluster(_cluster(cluster_row, self.tariffs.get(cluster_row.id, FREE)), self.now)
+        for gone in view.clusters.keys() - clusters.keys():
+            view.drop_cluster(gone)
+        self.quarantine.keep_only(Part.CLUSTER, clusters)
+        histories = await pricing.histories(tx)
+        self.tariffs = {key: history.tariffs[-1] for key, history in histories.known.items()}
+        self._unpriced = histories.unreadable
+        self._put_clusters(clusters.values())
+
+    def _put_clusters(self, rows: Iterable[Any]) -> None:
+        self._put_all(
+            Part.CLUSTER,
+            rows,
+            self._cluster_from,
+            lambda cluster: self.view.put_cluster(cluster, self.now),
+            lambda row, fault: declared.unreadable_cluster(row.id, row.name, ClusterKind(row.kind), fault),
+            lambda row: _fingerprint((row, self.tariffs.get(row.id), self._unpriced.get(row.id))),
+        )
+
+    def _cluster_from(self, row: Any) -> Any:
+        error = self._unpriced.get(row.id)
+        if error is not None:
+            raise error
+        return objects.cluster_from(row, self.tariffs.get(row.id, FREE))
+
+    def _made(
+        self,
+        part: Part,
+        rows: Sequence[Any],
+        make: Callable[[Any], _Made],
+        unreadable: Callable[[Any, str], _Made] | None = None,
+    ) -> list[_Made]:
+        """Make objects of all rows of a part; of those that cannot be read, ``unreadable`` makes what takes their place."""
+        out: list[_Made] = []
+        self._put_all(part, rows, make, out.append, unreadable)
+        return out
+
+    def _put_all(
+        self,
+        part: Part,
+        rows: Iterable[Any],
+        make: Callable[[Any], _Made],
+        put: Callable[[_Made], None],
+        unreadable: Callable[[Any, str], _Made] | None = None,
+        version_of: Callable[[Any], int] = _fingerprint,
+    ) -> None:
+        """Make an object of each row and put it into the view; quarantine those for which one of these fails."""
+        keys = []
+        for row in rows:
+            entry = self.quarantine.entries.get((part, row.id))
+            is_made = False
+            if entry is None or not entry.holds(version_of(row), self.clock):
+                try:
+                    made = make(row)
+                    is_made = True
+                    put(made)
+                    self.quarantine.release(part, row.id)
+                    continue
+                except Exception as error:  # noqa: BLE001 - the quarantine notes it
+                    entry = self.quarantine.add(part, row.id, _name_of(row), error, self.clock, version_of(row))
+            keys.append(row.id)
+            self._is_damaged = self._is_damaged or is_made
+            if unreadable is not None:
+                with contained(part, _name_of(row)):
+                    put(unreadable(row, entry.sentence))
+        if part is not Part.CLUSTER:  # of clusters, rows may be some only
+            self.quarantine.keep_only(part, keys)
+
+    async def _try_again(self, tx: Transaction) -> None:
+        """Read anew what is due of all that the view leaves out."""
+        due = self.quarantine.due(self.clock)
+        if due:
+            job_ids = sorted({entry.key for entry in due if entry.part is Part.JOB})
+            if job_ids:
+                rows = await scheduling.jobs(tx, job_ids)
+                for gone in set(job_ids) - {row.id for row in rows}:
+                    self._drop(gone)
+                await self._take(tx, rows)
+            shape_ids = sorted({entry.key for entry in due if entry.part is Part.SHAPE})
+            if shape_ids:
+                self._put_shapes(await scheduling.shapes(tx, shape_ids))
+            for entry in due:
+                if entry.part is Part.RUN:
+                    self.quarantine.release(Part.RUN, entry.key)
+            if any(entry.part not in (Part.JOB, Part.SHAPE, Part.RUN) for entry in due):
+                await self._load_tenants(tx)
+        self.view.spared = frozenset(key for part, key in self.quarantine.entries if part is Part.RUN)
 
     async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
         new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
-        for shape_row in await scheduling.shapes(tx, sorted(new_shapes)) if new_shapes else ():
-            self.view.put_shape(shape_row.id, shape_from(shape_row.body))
+        if new_shapes:
+            self._put_shapes(await scheduling.shapes(tx, sorted(new_shapes)))
         for row in rows:
             self._put(row)
             if row.attempt and row.state == JobState.QUEUED:
@@ -206,43 +365,104 @@ class Follower:
         if self.cursor is not None and self._ran_before:
             await self._load_job_spending(tx)
 
+    def _put_shapes(self, rows: Sequence[Any]) -> None:
+        for row in rows:
+            before = self.view.shapes.get(row.id)
+            try:
+                shape = shape_from(row.body)
+                self.quarantine.release(Part.SHAPE, row.id)
+            except Exception as error:  # noqa: BLE001 - the quarantine notes it
+                entry = self.quarantine.add(Part.SHAPE, row.id, str(row.id), error, self.clock)
+                shape = declared.unreadable_shape(row.body, entry.sentence)
+            self.view.put_shape(row.id, shape)
+            # What its runs count for was worked out by the one before.
+            self._is_damaged = self._is_damaged or (before is not None and before != shape)
+
     def _put(self, row: Any) -> None:
+        """Put a job where it belongs in the view; one for which that fails waits in quarantine."""
         self.run_versions.pop(row.id, None)
-        if row.cluster_id is not None:
-            self.run_versions[row.id] = row.version
-            self.view.put_run(
-                LiveRun(
-                    job_id=row.id,
-                    queue_id=row.queue_id,
-                    shape_id=row.shape_id,
-                    cluster_id=row.cluster_id,
-                    sizes=tuple(sorted((row.holding or row.sizes).items())),
-                    placement=freeze_placement(row.placement),
-                    class_id=row.class_id,
-                    began_at=row.leased_at,
-                    attempt=row.run_attempt,
-                    is_stopping=row.is_stopping,
-                    leaving=members_leaving(row.holding, row.sizes),
-                    resized_at=row.resized_at or 0.0,
-                    burst=_burst_of(row),
-                )
-            )
-        elif row.state == JobState.QUEUED:
-            self.view.put_waiting(
-                WaitingJob(
-                    id=row.id,
-                    version=row.version,
-                    name=row.name,
-                    queue_id=row.queue_id,
-                    class_id=row.class_id,
-                    shape_id=row.shape_id,
-                    priority=row.priority,
-                    submitted_at=row.submitted_at,
-                    attempt=row.attempt,
-                )
-            )
-        else:
+        quarantine = self.quarantine
+        if quarantine.entries and quarantine.holds(Part.JOB, row.id, row.version, self.clock):
             self.view.drop_job(row.id)
+            return
+        is_made = False
+        try:
+            if row.cluster_id is not None:
+                run = objects.run_from(row, self.view)
+                is_made = True
+                self.run_versions[row.id] = row.version
+                self.view.put_run(run)
+            elif row.state == JobState.QUEUED:
+                job = objects.waiting_from(row)
+                is_made = True
+                self.view.put_waiting(job)
+            else:
+                is_made = True
+                self.view.drop_job(row.id)
+            if quarantine.entries:
+                quarantine.release(Part.JOB, row.id)
+        except Exception as error:  # noqa: BLE001 - the quarantine notes it
+            self.set_aside(row.id, row.version, row.name, error)
+            self._is_damaged = self._is_damaged or is_made
+
+    def set_aside(self, job_id: int, version: int, name: str, error: Exception) -> None:
+        """Leave a job out of the view until it changes or is tried again."""
+        self.quarantine.add(Part.JOB, job_id, id_of_job(name, job_id), error, self.clock, version)
+        self.run_versions.pop(job_id, None)
+        try:
+            self.view.drop_job(job_id)
+        except Exception:  # noqa: BLE001 - it follows from the error that was noted
+            self._is_damaged = True
+
+    def close_cluster(self, cluster_id: int, error: Exception) -> None:
+        """Send nothing to a cluster until its agent reports again, or for a while."""
+        cluster = self.view.clusters.get(cluster_id)
+        if cluster is not None:
+            entry = self.quarantine.add(Part.CLUSTER, cluster_id, cluster.name, error, self.clock, _NEVER)
+            if not cluster.fault:
+                self.view.put_cluster(replace(cluster, report=None, fault=entry.sentence), self.now)
+
+    def note_faults(self, plan: Plan) -> None:
+        """Tell of the unexpected errors of a decision, and leave out for a while what is to blame."""
+        for fault in plan.faults:
+            part = Part(fault.kind)
+            if part is Part.CLUSTER:
+                self.close_cluster(fault.key, fault.error)
+            elif part is Part.RESERVATION:
+                self.quarantine.add(part, fault.key, fault.name, fault.error, self.clock, _NEVER)
+            elif part is Part.RUN:
+                self.spare(fault.key, fault.error)
+            else:
+                note(part, fault.name, fault.error)
+
+    def note_unwritten(self, unwritten: Sequence[Unwritten], applied: Applied, plan: Plan) -> None:
+        """Leave out for a while what could not be written: the job, the runs that had to end for it, or its cluster."""
+        started = {start.cluster_id for start in plan.starts if start.job.id in applied.jobs}
+        by_cluster = Counter(one.decision.cluster_id for one in unwritten if isinstance(one.decision, Start))
+        closed = {cluster for cluster, many in by_cluster.items() if many >= _MANY_STARTS and cluster not in started}
+        for decision, error in unwritten:
+            if isinstance(decision, Start) and decision.cluster_id in closed:
+                closed.discard(decision.cluster_id)
+                self.close_cluster(decision.cluster_id, error)
+            elif isinstance(decision, Start) and self.view.clusters[decision.cluster_id].fault:
+                continue
+            elif isinstance(decision, Start) and decision.evicts and decision.job.id not in self._blamed:
+                # Which of them is to blame is not known: at first others are looked for that give way.
+                self._blamed.add(decision.job.id)
+                for one in decision.evicts:
+                    self.spare(one.job_id, error)
+            elif isinstance(decision, Start | Hold):
+                self._blamed.discard(decision.job.id)
+                self.set_aside(decision.job.id, decision.job.version, decision.job.name, error)
+            elif isinstance(decision, Eviction | Growth):
+                self.spare(decision.job_id, error)
+            else:
+                note(Part.REASON, str(tuple(decision.key)), error)
+
+    def spare(self, job_id: int, error: Exception) -> None:
+        """Neither end nor resize the run of a job for a while."""
+        self.quarantine.add(Part.RUN, job_id, f"of job {job_id}", error, self.clock)
+        self.view.spared |= {job_id}
 
     def note_applied(self, plan: Plan, applied: Applied) -> None:
         """Count what was just applied at once, without waiting for it to come back by the feed."""
@@ -264,11 +484,8 @@ class Follower:
                 self.view.drop_job(hold.job.id)
 
 
-def _burst_of(row: Any) -> BurstRun | None:
-    if row.policy_id is None:
-        return None
-    bounds = Bounds(**row.bounds)
-    return BurstRun(row.policy_id, row.leased_at, bounds.until(row.leased_at, row.run_started_at), bounds.rate)
+def _name_of(row: Any) -> str:
+    return str(getattr(row, "name", None) or row.path)
 
 
 async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:
@@ -278,16 +495,12 @@ async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dic
         view.put_queue(queue_of(row.id, row.parent_id, row.spec))
     if not any(one.guaranteed for queue in view.queues.values() for one in queue.quotas.values()):
         return {}
-    for cluster in await scheduling.clusters(tx):
-        view.put_cluster(_cluster(cluster))
+    for stored in await scheduling.clusters(tx):
+        with contained(Part.CLUSTER, stored.name):
+            view.put_cluster(objects.cluster_from(stored))
     rooms = Rooms(view)
     total: Amounts = {}
     for one in view.clusters.values():
         for line, amount in rooms.capacity(one).items():
             total[line] = total.get(line, 0) + amount
     return quota.overpromised(view, total)
-
-
-def _cluster(row: Any, tariff: Tariff = FREE) -> Cluster:
-    report = None if row.report is None else CapacityReport.model_validate(row.report)
-    return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report, cordoned=row.cordoned, tariff=tariff)

@@ -38,6 +38,7 @@ LEADERS = (
     m.oldest_queued_seconds,
     m.wait_target_seconds,
     m.burst_budget_used_ratio,
+    m.quarantined_objects,
     m.cluster_contact_age_seconds,
     m.cluster_lease_left_seconds,
     m.lease_seconds,
@@ -140,10 +141,11 @@ async def measure_for_ever(
     leads: Callable[[], bool],
     waits: Callable[[], Mapping[str, int]] = dict,
     budgets: Callable[[], Mapping[tuple[str, ...], float]] = dict,
+    quarantined: Callable[[], Mapping[tuple[str, ...], float]] = dict,
 ) -> None:
     """Measure the store until cancelled, and at once when the lead is won or lost. ``waits``: waiting jobs by token.
 
-    ``budgets``: the parts of burst policies' budgets that are spent.
+    ``budgets``: the parts of burst policies' budgets that are spent. ``quarantined``: what cycles leave out, by part.
 
     A failed measurement leaves the page without its gauges, never with old ones.
     """
@@ -158,6 +160,7 @@ async def measure_for_ever(
                 if led:
                     m.waiting_jobs.show({(token,): float(many) for token, many in waits().items()})
                     m.burst_budget_used_ratio.show(budgets())
+                    m.quarantined_objects.show(quarantined())
                 m.postgres_away.set(0)
             except ProblemError as error:
                 _clear((*LEADERS, *_EVERYBODYS))

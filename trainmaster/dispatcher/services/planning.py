@@ -1,15 +1,19 @@
 """Apply: from a plan to the store, in one transaction of the leader; and the leader's chores."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from trainmaster.dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster.dispatcher.domain import job_machine, run_machine
+from trainmaster.dispatcher.scheduling import explain
 from trainmaster.dispatcher.scheduling.past import Past
 from trainmaster.dispatcher.scheduling.place import ledger_of
-from trainmaster.dispatcher.scheduling.plan import Eviction, Plan, Start
+from trainmaster.dispatcher.scheduling.plan import Eviction, Growth, Hold, Plan, Start
 from trainmaster.dispatcher.scheduling.view import ClassKey
 from trainmaster.dispatcher.services import bursting
-from trainmaster.dispatcher.services.following import Applied, Follower
+from trainmaster.dispatcher.services.following import Applied, Decision, Follower, Told, Unwritten
 from trainmaster.dispatcher.services.resizing import larger, may_grow, smaller, told_larger, told_smaller
 from trainmaster.dispatcher.services.stopping import stop_seconds
 from trainmaster.dispatcher.services.stores import Stores
@@ -22,6 +26,8 @@ from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import HoldCause, JobState, StopCause
+
+log = logging.getLogger(__name__)
 
 
 class NotLeaderError(TrainmasterError):
@@ -36,10 +42,72 @@ async def apply_plan(
     cycle: int,
     waited: Mapping[int, Reason] | None = None,
 ) -> Applied:
-    """Store a plan in one transaction; what of it was applied. ``waited``: what jobs that start now waited for until now.
+    """Store a plan; what of it was applied. ``waited``: what jobs that start now waited for until now.
 
-    Raises NotLeaderError, with nothing applied, when the token no longer leads. A decision whose job has changed since is dropped.
+    That is one transaction, unless something in it cannot be written: then there are several, and what alone cannot be written is
+    left out. A decision whose job has changed since is dropped.
+
+    Raises NotLeaderError when the token no longer leads; then nothing, or nothing more, was applied.
     """
+    try:
+        return await _apply(stores, token, plan, reasons, cycle, waited)
+    except NotLeaderError:
+        raise
+    except Exception as error:
+        if is_of_the_store(error):
+            raise
+        log.warning("a plan could not be written as a whole: %s; its parts are written apart", error)
+
+    async def write(parts: Sequence[Decision]) -> Applied:
+        return await _apply(stores, token, _part_of(plan, parts), _told_in(parts), cycle, waited)
+
+    every: list[Decision] = [*sorted(plan.starts, key=lambda start: start.cluster_id), *plan.holds]
+    every += [*plan.stops, *plan.grows, *(Told(key, reason) for key, reason in reasons.items())]
+    done, failed = await isolate(every, write, (NotLeaderError,))
+    applied = _together(done, tuple(Unwritten(*one) for one in failed))
+    instead = {one.item.key: explain.internal_error(one.error) for one in failed if isinstance(one.item, Told)}
+    if instead:
+        with contained(Part.REASON, f"{len(instead)} classes"):
+            await _apply(stores, token, Plan(), instead, cycle, None)
+    return applied
+
+
+def _part_of(plan: Plan, parts: Sequence[Decision]) -> Plan:
+    """The plan with these decisions only."""
+    return replace(
+        plan,
+        starts=[one for one in parts if isinstance(one, Start)],
+        holds=[one for one in parts if isinstance(one, Hold)],
+        stops=[one for one in parts if isinstance(one, Eviction)],
+        grows=[one for one in parts if isinstance(one, Growth)],
+    )
+
+
+def _told_in(parts: Sequence[Decision]) -> dict[ClassKey, Reason]:
+    return {one.key: one.reason for one in parts if isinstance(one, Told)}
+
+
+def _together(done: Sequence[Applied], unwritten: tuple[Unwritten, ...]) -> Applied:
+    """What several parts of a plan have come to."""
+    return Applied(
+        {job for one in done for job in one.jobs},
+        {job for one in done for job in one.ending},
+        max((one.at for one in done), default=0.0),
+        tuple(shrunk for one in done for shrunk in one.shrunk),
+        tuple(growth for one in done for growth in one.grown),
+        unwritten,
+    )
+
+
+async def _apply(
+    stores: Stores,
+    token: int,
+    plan: Plan,
+    reasons: Mapping[ClassKey, Reason],
+    cycle: int,
+    waited: Mapping[int, Reason] | None,
+) -> Applied:
+    """Store a plan in one transaction, all or nothing but for decisions whose jobs have changed since."""
     starts = {start.job.id: start for start in plan.starts}
     holds = {hold.job.id: hold for hold in plan.holds}
     clusters: set[int] = set()
@@ -242,12 +310,24 @@ def _narrowing(start: Start) -> dict[str, Any]:
 
 
 async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
-    """Queue held jobs whose hold has ended by the clock; how many."""
+    """Queue held jobs whose hold has ended by the clock; how many. One that cannot be written keeps no other one held."""
+    async with stores.database.transaction() as tx:
+        due = await job_store.due_holds(tx, limit)
+
+    async def write(job_ids: Sequence[int]) -> int:
+        return await _release(stores, token, job_ids)
+
+    done, failed = await isolate(due, write) if due else ([], [])
+    for one in failed:
+        note(Part.JOB, str(one.item), one.error)
+    return sum(done)
+
+
+async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             return 0
-        due = await job_store.due_holds(tx, limit)
-        records = await job_store.lock(tx, due) if due else {}
+        records = await job_store.lock(tx, job_ids)
         now = await to_epoch(tx)
         transitions = [
             job_store.Transition(record, after, "released", (after.state.value,))

@@ -1,7 +1,7 @@
 """Price books: what admins say that clusters cost, and what that was at any time."""
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.dispatcher.domain.prices import FREE, PriceHistory, Tariff, tariff_of
 from trainmaster.dispatcher.store import prices as store
@@ -43,12 +43,31 @@ async def check_book(tx: Transaction, name: str | None) -> None:
         raise ProblemError(Code.UNKNOWN_PRICE_BOOK, f"there is no price book {name!r}; make it first")
 
 
-async def histories(tx: Transaction) -> dict[int, PriceHistory]:
-    """By cluster: what it has charged since when."""
+class Histories(NamedTuple):
+    """What clusters have charged since when; ``unreadable``: clusters of which that is not known, each with the error."""
+
+    known: dict[int, PriceHistory]
+    unreadable: dict[int, Exception]
+
+
+async def histories(tx: Transaction) -> Histories:
+    """Read what clusters have charged; a tariff that cannot be read leaves out its cluster alone."""
     found: dict[int, tuple[list[int], list[Tariff]]] = {}
+    unreadable: dict[int, Exception] = {}
     for row in await store.tariffs(tx):
         since, tariffs = found.setdefault(row.cluster_id, ([], []))
         since.append(row.since)
-        book = None if row.book is None else PriceBookSpec.model_validate(row.book)
-        tariffs.append(FREE if book is None else tariff_of(book, Decimal(row.correction)))
-    return {cluster: PriceHistory(since, tariffs) for cluster, (since, tariffs) in found.items()}
+        try:
+            tariffs.append(_tariff(row.book, row.correction))
+        except Exception as error:  # noqa: BLE001 - given to the caller, who notes it
+            unreadable[row.cluster_id] = error
+    known = {
+        cluster: PriceHistory(since, tariffs)
+        for cluster, (since, tariffs) in found.items()
+        if cluster not in unreadable
+    }
+    return Histories(known, unreadable)
+
+
+def _tariff(book: Any, correction: str) -> Tariff:
+    return FREE if book is None else tariff_of(PriceBookSpec.model_validate(book), Decimal(correction))

@@ -1,11 +1,13 @@
 """Which reasons of waiting jobs are written with a plan."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import ClassKey, View
+from trainmaster.dispatcher.services.following import Told, Unwritten
 from trainmaster.protocol.reasons import Reason, Token
 
 _MOST_REASONS = 5000
@@ -15,6 +17,7 @@ _MOST_BESIDE = 1000
 _FEW_REASONS = 500
 _WORDS_SECONDS = 15.0
 """For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
+_LEFT_OUT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -28,9 +31,13 @@ class ReasonBook:
     stored: dict[ClassKey, Reason] = field(default_factory=dict)
     _stored_at: dict[ClassKey, float] = field(default_factory=dict)
     _decided_at: float = 0.0
+    _left_out: dict[ClassKey, float] = field(default_factory=dict)
+    """Classes whose reason could not be written, and until when that is not tried again."""
 
     def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
         """What to write now; ``now`` is on any clock that goes forward."""
+        if self._left_out:
+            self._left_out = {key: until for key, until in self._left_out.items() if until > now}
         stored = self.stored
         most = _MOST_BESIDE if plan.changes_anything else _MOST_REASONS
         alike: dict[tuple[int, int], bool] = {}
@@ -39,6 +46,8 @@ class ReasonBook:
         for key, reason in plan.reasons.items():
             known = stored.get(key)
             if known is reason:
+                continue
+            if self._left_out and key in self._left_out:
                 continue
             if known is None or known.token is not reason.token:
                 out[key] = reason
@@ -56,6 +65,12 @@ class ReasonBook:
             due = (key for key in reworded if now - self._stored_at[key] >= _WORDS_SECONDS)
             reworded = {key: reworded[key] for key in islice(due, most - len(out))}
         return out | reworded
+
+    def leave_out(self, unwritten: Iterable[Unwritten], now: float) -> None:
+        """Do not write the reasons of these classes for a while."""
+        for one in unwritten:
+            if isinstance(one.decision, Told):
+                self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
 
     def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
         """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""

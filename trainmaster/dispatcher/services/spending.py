@@ -9,8 +9,10 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, NamedTuple
 
+from trainmaster.dispatcher.containment import Part as Kind
+from trainmaster.dispatcher.containment import contained
 from trainmaster.dispatcher.domain.prices import MICROS, Place
-from trainmaster.dispatcher.domain.usage import HOUR
+from trainmaster.dispatcher.domain.usage import HOUR, Part, Used
 from trainmaster.dispatcher.services.accounting import RUNS, Charges, charges, parts_of
 from trainmaster.dispatcher.store import keys, tenants
 from trainmaster.dispatcher.store import usage as store
@@ -201,7 +203,10 @@ def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
 def _going_on(rows: Sequence[Any], of: Charges, question: Question) -> Iterator[_Fact]:
     begin, end = (int(moment.timestamp()) * MICROS for moment in (question.begin, question.end))
     for row in rows:
-        for part, used in parts_of(row, of):
+        parts = list[tuple[Part, Used]]()
+        with contained(Kind.RUN, f"attempt {row.attempt} of job {row.job_id}"):
+            parts = list(parts_of(row, of))
+        for part, used in parts:
             if begin <= part.hour < end:
                 since = _begin_of(part.hour, question.per, begin)
                 yield _Fact(

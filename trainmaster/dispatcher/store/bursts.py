@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
+from trainmaster.dispatcher.containment import Part
 from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.stored import readable
 from trainmaster.dispatcher.store.tenants import note_change
 from trainmaster.protocol.bursting import BurstPolicySpec
 
@@ -19,9 +21,18 @@ class PolicyRow(NamedTuple):
     revision: int
 
 
+async def stored_policies(tx: Transaction) -> Sequence[Row[Any]]:
+    """All burst policies as they are stored: ``id``, ``name``, ``spec``, ``revision``."""
+    return await tx.all("SELECT id, name, spec, revision FROM burst_policies WHERE removed_at IS NULL ORDER BY name")
+
+
 async def policies(tx: Transaction) -> list[PolicyRow]:
-    rows = await tx.all("SELECT id, spec, revision FROM burst_policies WHERE removed_at IS NULL ORDER BY name")
-    return [PolicyRow(row.id, BurstPolicySpec.model_validate(row.spec), row.revision) for row in rows]
+    """All burst policies whose stored specification can be read."""
+    return readable(
+        Part.BURST_POLICY,
+        await stored_policies(tx),
+        lambda row: PolicyRow(row.id, BurstPolicySpec.model_validate(row.spec), row.revision),
+    )
 
 
 async def has_policy(tx: Transaction, name: str) -> bool:

@@ -1,12 +1,25 @@
 """Data that admins have declared."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.dispatcher.containment import Part
 from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.stored import readable
 from trainmaster.dispatcher.store.tenants import note_change
 from trainmaster.protocol.tenants import DatasetSpec
 
 
+async def stored_datasets(tx: Transaction) -> Sequence[Row[Any]]:
+    """All datasets as they are stored: ``id``, ``name``, ``spec``."""
+    return await tx.all("SELECT id, name, spec FROM datasets ORDER BY name")
+
+
 async def datasets(tx: Transaction) -> list[DatasetSpec]:
-    return [DatasetSpec.model_validate(row.spec) for row in await tx.all("SELECT spec FROM datasets ORDER BY name")]
+    """All datasets whose stored specification can be read."""
+    return readable(Part.DATASET, await stored_datasets(tx), lambda row: DatasetSpec.model_validate(row.spec))
 
 
 async def has_dataset(tx: Transaction, name: str) -> bool:

@@ -5,14 +5,16 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from trainmaster.dispatcher.containment import Part
 from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.stored import readable
 from trainmaster.protocol.prices import PriceBookSpec
 
 
 async def books(tx: Transaction) -> list[PriceBookSpec]:
-    return [
-        PriceBookSpec.model_validate(row.spec) for row in await tx.all("SELECT spec FROM price_books ORDER BY name")
-    ]
+    """All price books that can be read."""
+    rows = await tx.all("SELECT name, spec FROM price_books ORDER BY name")
+    return readable(Part.PRICE_BOOK, rows, lambda row: PriceBookSpec.model_validate(row.spec))
 
 
 async def has_book(tx: Transaction, name: str) -> bool:

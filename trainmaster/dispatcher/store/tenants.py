@@ -6,7 +6,9 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from trainmaster.dispatcher.containment import Part
 from trainmaster.dispatcher.store.database import Transaction, dumps
+from trainmaster.dispatcher.store.stored import readable
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
 
@@ -46,16 +48,25 @@ def _queue(row: Row[Any]) -> QueueRow:
     return QueueRow(row.id, row.parent_id, QueueSpec.model_validate(row.spec), row.is_leaf)
 
 
-_QUEUES = "SELECT q.id, q.parent_id, q.spec, NOT EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS is_leaf FROM queues q"
+_QUEUES = """
+    SELECT q.id, q.path AS name, q.parent_id, q.spec, NOT EXISTS (SELECT 1 FROM queues c WHERE c.parent_id = q.id) AS is_leaf
+    FROM queues q
+"""
+
+
+async def stored_queues(tx: Transaction) -> Sequence[Row[Any]]:
+    """All queues as they are stored: ``id``, ``path``, ``parent_id``, ``spec``."""
+    return await tx.all("SELECT id, path, parent_id, spec FROM queues ORDER BY path")
 
 
 async def queues(tx: Transaction) -> list[QueueRow]:
-    return [_queue(row) for row in await tx.all(f"{_QUEUES} ORDER BY q.path")]
+    """All queues whose stored specification can be read."""
+    return readable(Part.QUEUE, await tx.all(f"{_QUEUES} ORDER BY q.path"), _queue)
 
 
 async def queues_by_path(tx: Transaction, paths: Iterable[str]) -> dict[str, QueueRow]:
     rows = await tx.all(f"{_QUEUES} WHERE q.path = ANY(:paths)", paths=sorted(set(paths)))
-    return {queue.spec.path: queue for queue in map(_queue, rows)}
+    return {queue.spec.path: queue for queue in readable(Part.QUEUE, rows, _queue)}
 
 
 async def hold_queues(tx: Transaction, paths: Iterable[str]) -> None:
@@ -112,9 +123,18 @@ async def lock_queue(tx: Transaction, path: str) -> Row[Any] | None:
     )
 
 
+async def stored_classes(tx: Transaction) -> Sequence[Row[Any]]:
+    """All priority classes as they are stored: ``id``, ``name``, ``value``, ``spec``."""
+    return await tx.all("SELECT id, name, value, spec FROM priority_classes ORDER BY value DESC, name")
+
+
 async def classes(tx: Transaction) -> list[ClassRow]:
-    rows = await tx.all("SELECT id, spec FROM priority_classes ORDER BY value DESC, name")
-    return [ClassRow(row.id, PriorityClassSpec.model_validate(row.spec)) for row in rows]
+    """All priority classes whose stored specification can be read."""
+    return readable(
+        Part.PRIORITY_CLASS,
+        await stored_classes(tx),
+        lambda row: ClassRow(row.id, PriorityClassSpec.model_validate(row.spec)),
+    )
 
 
 async def put_class(tx: Transaction, spec: PriorityClassSpec) -> int:
@@ -157,10 +177,18 @@ async def class_in_use(tx: Transaction, class_id: int) -> bool:
     return bool((await tx.one("SELECT EXISTS (SELECT 1 FROM jobs WHERE class_id = :id) AS used", id=class_id)).used)
 
 
+async def stored_reservations(tx: Transaction) -> Sequence[Row[Any]]:
+    """All reservations as they are stored: ``id``, ``name``, ``queue_id``, ``spec``."""
+    return await tx.all("SELECT id, name, queue_id, spec FROM reservations ORDER BY starts_at, name")
+
+
 async def reservations(tx: Transaction) -> list[ReservationRow]:
-    """What admins have reserved, by its beginning."""
-    rows = await tx.all("SELECT id, queue_id, spec FROM reservations ORDER BY starts_at, name")
-    return [ReservationRow(row.id, row.queue_id, ReservationSpec.model_validate(row.spec)) for row in rows]
+    """What admins have reserved, by its beginning, as far as it can be read."""
+    return readable(
+        Part.RESERVATION,
+        await stored_reservations(tx),
+        lambda row: ReservationRow(row.id, row.queue_id, ReservationSpec.model_validate(row.spec)),
+    )
 
 
 async def put_reservation(tx: Transaction, spec: ReservationSpec, queue_id: int) -> None:
@@ -190,8 +218,13 @@ async def delete_reservation(tx: Transaction, name: str) -> bool:
 
 
 async def clusters(tx: Transaction) -> list[ClusterRow]:
-    rows = await tx.all("SELECT id, spec, cordoned FROM clusters WHERE removed_at IS NULL ORDER BY name")
-    return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
+    """All clusters whose stored specification can be read."""
+    rows = await tx.all("SELECT id, name, spec, cordoned FROM clusters WHERE removed_at IS NULL ORDER BY name")
+    return readable(Part.CLUSTER, rows, _cluster)
+
+
+def _cluster(row: Row[Any]) -> ClusterRow:
+    return ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned)
 
 
 async def clusters_by_id(tx: Transaction, ids: Iterable[int]) -> list[ClusterRow]:
@@ -200,10 +233,13 @@ async def clusters_by_id(tx: Transaction, ids: Iterable[int]) -> list[ClusterRow
     if not wanted:
         return []
     rows = await tx.all(
-        "SELECT id, spec, cordoned FROM clusters WHERE id = ANY(:ids) AND removed_at IS NULL ORDER BY id FOR KEY SHARE",
+        """
+        SELECT id, name, spec, cordoned FROM clusters
+        WHERE id = ANY(:ids) AND removed_at IS NULL ORDER BY id FOR KEY SHARE
+        """,
         ids=wanted,
     )
-    return [ClusterRow(row.id, ClusterSpec.model_validate(row.spec), row.cordoned) for row in rows]
+    return readable(Part.CLUSTER, rows, _cluster)
 
 
 async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:

@@ -1,6 +1,6 @@
 """What runs have used: those that are not counted yet, and what was counted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -47,9 +47,28 @@ async def begin_snapshot(tx: Transaction) -> None:
     await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
-async def uncounted(tx: Transaction, limit: int) -> Sequence[Row[Any]]:
-    """Runs that have ended and are not counted. Each has ``began``, None where its members never had nodes, and ``ended``."""
-    return await tx.all(f"{_RUNS} WHERE NOT r.counted AND r.ended_at IS NOT NULL LIMIT :limit", limit=limit)
+async def uncounted(
+    tx: Transaction,
+    limit: int,
+    *,
+    among: Collection[tuple[int, int]] | None = None,
+    without: Collection[tuple[int, int]] = (),
+) -> Sequence[Row[Any]]:
+    """Runs that have ended and are not counted. Each has ``began``, None where its members never had nodes, and ``ended``.
+
+    ``among`` and ``without``: jobs and attempts of those that are asked for, and of those that are not.
+    """
+    chosen, wanted = "", dict[str, Any]()
+    for name, test, keys in (("among", "IN", among), ("without", "NOT IN", without or None)):
+        if keys is not None:
+            chosen += (
+                f" AND (r.job_id, r.attempt) {test}"
+                f" (SELECT * FROM unnest(CAST(:{name}_jobs AS bigint[]), CAST(:{name}_attempts AS int[])))"
+            )
+            wanted |= {f"{name}_jobs": [job for job, _ in keys], f"{name}_attempts": [attempt for _, attempt in keys]}
+    return await tx.all(
+        f"{_RUNS} WHERE NOT r.counted AND r.ended_at IS NOT NULL{chosen} LIMIT :limit", limit=limit, **wanted
+    )
 
 
 async def going_on(tx: Transaction, queue_ids: Iterable[int] | None) -> Sequence[Row[Any]]:

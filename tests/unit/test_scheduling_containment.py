@@ -1,0 +1,308 @@
+"""An unexpected error while one class, cluster, policy, reservation or run is decided on changes nothing for all others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from tests.unit.building import NOW, ViewBuilder, nodes, simple
+from trainmaster.dispatcher.domain.shapes import Elasticity
+from trainmaster.dispatcher.scheduling import backfill, burst, candidates, decide, explain, faults, grow, preempt
+from trainmaster.dispatcher.scheduling.declared import unreadable_policy, unreadable_queue, unreadable_shape
+from trainmaster.dispatcher.scheduling.fit import fit
+from trainmaster.dispatcher.scheduling.room import Room
+from trainmaster.dispatcher.scheduling.view import HeldBack, View
+from trainmaster.dispatcher.scheduling.windows import Windows
+from trainmaster.protocol.reasons import Check, Token
+from trainmaster.protocol.states import ClusterKind, Order
+
+BAD = simple(cpu=2)
+"""The shape of tenant a, for which everything fails."""
+GOOD = simple(cpu=1)
+
+
+class InjectedError(Exception):
+    """What nobody expected."""
+
+
+def tenants() -> ViewBuilder:
+    """Tenant a with a job of shape BAD, before one of tenant b with GOOD; room for both on either of two clusters."""
+    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(2)).cluster("d", nodes(2))
+    return view.job("bad", BAD, queue="org/a", of="high").job("good", GOOD, queue="org/b")
+
+
+def failing(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callable[..., Any]:
+    def fails(*given: Any, **named: Any) -> Any:
+        if is_meant(*given):
+            raise InjectedError
+        return real(*given, **named)
+
+    return fails
+
+
+def is_bad(view: View, shape_id: int) -> bool:
+    return view.shapes[shape_id] is BAD
+
+
+LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+    "its terms": (decide, "_prepare", lambda cycle, key, _queue: is_bad(cycle.rooms.view, key.shape_id)),
+    "its sizes": (candidates.Rooms, "sizes_of", lambda rooms, shape_id: is_bad(rooms.view, shape_id)),
+    "filters": (candidates.Rooms, "not_allowed", lambda rooms, alike, _: is_bad(rooms.view, alike.shape_id)),
+    "the fit": (candidates, "fit", lambda shape, *_: shape is BAD),
+    "scores": (candidates, "_domains", lambda shape, *_: shape is BAD),
+    "options": (candidates.Rooms, "option", lambda rooms, shape_id, *_: is_bad(rooms.view, shape_id)),
+    "the choice": (decide, "look_at_best", lambda cycle, alike, _: is_bad(cycle.rooms.view, alike.shape_id)),
+    "the start": (decide, "_start", lambda job, *_: job.name == "bad"),
+    "what it takes": (decide, "_take", lambda _cycle, job, *_: job.name == "bad"),
+    "jobs alike behind it": (
+        decide,
+        "_start_alike",
+        lambda _cycle, _turns, plan, *_: plan.starts[-1].job.name == "bad",
+    ),
+}
+
+
+@pytest.mark.parametrize(("module", "name", "is_meant"), LOOKS.values(), ids=LOOKS)
+def test_a_class_whose_look_fails_is_held_back_alone_and_looked_at_again_later(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, is_meant: Callable[..., bool]
+) -> None:
+    view = tenants()
+    monkeypatch.setattr(module, name, failing(getattr(module, name), is_meant))
+    found = view.cycle()
+    assert found.started == ["good"]
+    assert found.reason("bad").token is Token.INTERNAL_ERROR
+    assert "InjectedError" in found.reason("bad").sentence
+    assert found.reason("bad").advice
+    (fault,) = found.plan.faults
+    assert (fault.kind, type(fault.error)) == ("job_class", InjectedError)
+    assert "org/a" in fault.name
+    view.view.held_back = found.plan.held_back
+    monkeypatch.undo()
+    assert view.cycle().started == ["good"], "it is not looked at again before its time"
+    assert view.later(2).cycle().started == ["bad", "good"]
+    assert view.cycle().plan.held_back == {}
+
+
+def test_a_class_that_fails_again_and_again_is_held_back_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, pauses = tenants(), list[float]()
+    module, name, is_meant = LOOKS["the fit"]
+    monkeypatch.setattr(module, name, failing(getattr(module, name), is_meant))
+    for _ in range(12):
+        plan = view.cycle().plan
+        view.view.held_back = plan.held_back
+        (held,) = plan.held_back.values()
+        pauses.append(held.until - view.now)
+        view.later(held.until - view.now)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 1
+    assert pauses[-1] == 64
+
+
+def test_many_classes_that_fail_cost_no_more_than_a_few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(4, cpu=4, memory="8Gi"))
+    for number in range(200):
+        view.job(f"bad{number}", simple(cpu="2", memory=f"{number + 1}Mi"), queue="org/a", of="high")
+    view.job("good", GOOD, queue="org/b")
+    begun = Mock(wraps=decide._decide)
+    monkeypatch.setattr(decide, "_decide", begun)
+    monkeypatch.setattr(candidates, "fit", failing(fit, lambda shape, *_: shape is not GOOD))
+    found = view.cycle()
+    assert found.started == ["good"]
+    assert len(found.plan.held_back) == 200
+    assert begun.call_count <= faults.FEW_RESTARTS + 1
+
+
+def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().cluster("c", nodes(100, cpu=4, memory="8Gi"))
+    for number in range(faults.MOST_RESTARTS + 1):
+        view.job(f"bad{number}", simple(cpu="1", memory=f"{number + 1}Mi"))
+    monkeypatch.setattr(decide, "_take", failing(decide._take, lambda *_: True))
+    with pytest.raises(faults.TooManyFaultsError, match="unexpected errors in one decision") as caught:
+        view.cycle()
+    assert isinstance(caught.value.__cause__, InjectedError)
+
+
+CLUSTERS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+    "its room": (Room, "of", lambda view, cluster_id: view.clusters[cluster_id].name == "c"),
+    "its empty room": (
+        candidates,
+        "empty_room",
+        lambda view, cluster_id: view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None,
+    ),
+    "its capacity": (
+        candidates.Rooms,
+        "_capacity_of",
+        lambda _rooms, cluster: cluster.name == "c" and cluster.report is not None,
+    ),
+    "what it is left with later": (
+        backfill.Later,
+        "__init__",
+        lambda _later, view, cluster_id: (
+            view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "is_meant"), CLUSTERS.values(), ids=CLUSTERS)
+def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_meant: Callable[..., bool]
+) -> None:
+    view = tenants().job("blocked", simple(8, cpu=1), queue="org/b").job("waits", simple(cpu=64), queue="org/a")
+    before = view.view.clusters[view.clusters["c"]]
+
+    def meant(*given: Any) -> bool:
+        return is_meant(*given) and view.view.clusters[view.clusters["c"]].report is not None
+
+    fails = failing(getattr(owner, name), meant)
+    monkeypatch.setattr(owner, name, staticmethod(fails) if owner is Room else fails)
+    if name == "empty_room":
+        monkeypatch.setattr(faults, name, fails)
+    found = view.cycle()
+    assert set(found.where.values()) == {"d"} or name == "__init__"
+    assert {"bad", "good"} <= set(found.started)
+    if found.plan.faults:
+        (fault,) = found.plan.faults
+        assert (fault.kind, fault.name) == ("cluster", "c")
+        assert view.view.clusters[view.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
+        assert found.verdict("waits", "c").check is Check.NO_REPORT
+        assert "closed until this is mended: cluster c" in found.verdict("waits", "c").sentence
+    else:
+        assert name == "__init__"
+    monkeypatch.undo()
+    view.view.put_cluster(before)
+    assert {"bad", "good"} <= set(view.cycle().started)
+    assert not view.cycle().plan.faults
+
+
+def test_a_policy_that_cannot_be_judged_lets_nobody_go_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = {"onDemand": {"cpu": 1}}
+    view = ViewBuilder().queue("org/a").queue("org/b")
+    view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices=prices)
+    for tenant in ("a", "b"):
+        view.policy(f"of-{tenant}", f"org/{tenant}", budget={"day": 1000}, timeLimit="1h")
+        view.job(tenant, queue=f"org/{tenant}")
+    real = burst.Bursts._when
+    monkeypatch.setattr(burst.Bursts, "_when", failing(real, lambda _bursts, policy, _first: policy.name == "of-a"))
+    found = view.cycle()
+    assert found.started == ["b"]
+    assert (
+        "By policy of-a it does not go to a public cluster: an error inside Trainmaster" in found.reason("a").sentence
+    )
+    assert [(fault.kind, fault.name) for fault in found.plan.faults] == [("burst_policy", "of-a")]
+    monkeypatch.undo()
+    assert sorted(view.cycle().started) == ["a", "b"]
+
+
+def test_a_policy_whose_utilisation_cannot_be_known_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}})
+    view.policy("broken", "main", budget={"day": 9}, timeLimit="1h", when={"utilisation": {"above": 0.5}}).job("j")
+    monkeypatch.setattr(burst, "fullness", failing(burst.fullness, lambda _rooms: True))
+    found = view.cycle()
+    assert found.started == []
+    assert "keeps the policy from being judged" in found.reason("j").sentence
+
+
+def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = tenants().reserved("weekend", 2, queue="org/a", starts=60, ends=3600, on=("c", "d"))
+    monkeypatch.setattr(
+        Windows, "_others", failing(Windows._others, lambda _windows, _cluster, one, _at: bool(one.nodes))
+    )
+    found = view.cycle()
+    assert sorted(found.started) == ["bad", "good"]
+    assert [(fault.kind, fault.name) for fault in found.plan.faults] == [("reservation", "weekend")]
+    assert not view.view.advance
+
+
+def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().cluster("c", nodes(1, cpu=8))
+    elastic = replace(simple(4), elastic=Elasticity(1, 0.0), roles=(replace(simple(4).roles[0], least=1),))
+    view.run("a", elastic, on="c", sizes={"worker": 1}).run("b", elastic, on="c", sizes={"worker": 1})
+    real = grow._growth
+    monkeypatch.setattr(grow, "_growth", failing(real, lambda _cycle, run: run.job_id == view.ids["a"]))
+    plan = view.cycle().plan
+    assert [one.job_id for one in plan.grows] == [view.ids["b"]]
+    assert [(fault.kind, fault.key) for fault in plan.faults] == [("run", view.ids["a"])]
+    monkeypatch.undo()
+    view.view.spared = frozenset({view.ids["a"]})
+    assert [one.job_id for one in view.cycle().plan.grows] == [view.ids["b"]]
+
+
+def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
+    view = ViewBuilder().cluster("c", nodes(2, cpu=1)).run("low1", on="c", of="low").run("low2", on="c", of="low")
+    view.job("j", of="high")
+    (start,) = view.cycle().plan.starts
+    (first,) = start.evicts
+    view.view.spared = frozenset({first.job_id})
+    (start,) = view.cycle().plan.starts
+    (second,) = start.evicts
+    assert second.job_id != first.job_id
+
+
+def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
+    view.run("low", simple(cpu=2), on="c", of="low", queue="org/a")
+    view.job("bad", simple(cpu=2), queue="org/a", of="high").job("good", queue="org/b")
+    monkeypatch.setattr(preempt.Evictions, "_on", failing(preempt.Evictions._on, lambda *_: True))
+    found = view.cycle()
+    assert found.started == ["good"]
+    assert found.reason("bad").token is Token.INTERNAL_ERROR
+
+
+def test_in_a_queue_that_keeps_its_order_nobody_waits_behind_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ViewBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
+    view.job("bad", BAD, of="high").job("good", GOOD)
+    monkeypatch.setattr(candidates, "fit", failing(fit, lambda shape, *_: shape is BAD))
+    assert view.cycle().started == ["good"]
+
+
+@pytest.mark.parametrize("what", ["shape", "queue", "class"])
+def test_jobs_that_depend_on_something_unreadable_wait_and_others_start(what: str) -> None:
+    view = tenants()
+    job = view.view.jobs[view.ids["bad"]]
+    if what == "shape":
+        view.view.put_shape(job.shape_id, unreadable_shape({"roles": [{"name": "w", "needs": {"cpu": 5}}]}, "a fault"))
+    elif what == "queue":
+        view.view.put_queue(unreadable_queue(job.queue_id, "org/a", view.queues["org"], "a fault"))
+    else:
+        view.view.put_class(replace(view.view.classes[job.class_id], fault="a fault"))
+    found = view.cycle()
+    assert found.started == ["good"]
+    assert found.reason("bad").token is Token.INTERNAL_ERROR
+    assert found.reason("bad").sentence == "It is held back until this is mended: a fault."
+
+
+def test_an_unreadable_policy_still_keeps_its_queues_from_public_clusters() -> None:
+    view = ViewBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
+    view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}).job("j")
+    assert view.cycle().started == ["j"]
+    view.view.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])
+    found = view.cycle()
+    assert found.started == []
+    assert "By policy broken it does not go to a public cluster: a fault" in found.reason("j").sentence
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], "x", {}, {"roles": 3}, {"roles": [None, {"name": 1}, {"name": "a", "needs": 7}]}]
+)
+def test_a_shape_of_which_nothing_can_be_read_holds_nothing(body: Any) -> None:
+    shape = unreadable_shape(body, "a fault")
+    assert shape.fault == "a fault"
+    assert shape.total == {}
+
+
+def test_what_held_back_classes_that_have_gone_is_forgotten() -> None:
+    view = tenants()
+    key = view.view.class_of(view.ids["bad"])
+    view.view.held_back = {key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))}
+    view.view.drop_job(view.ids["bad"])
+    assert view.cycle().plan.held_back == {}
+
+
+def test_a_decision_without_errors_tells_of_none() -> None:
+    plan = tenants().cycle().plan
+    assert (plan.faults, plan.held_back) == ([], {})
