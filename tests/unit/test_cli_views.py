@@ -117,3 +117,14 @@ def test_the_secret_of_a_new_key_is_all_that_stdout_gets(api: Api) -> None:
     assert done.stdout == "tmk_secret\n"
     assert api.sent("POST /v1/keys") == {"name": "bob", "role": "user", "queues": ["a/b"]}
     assert run("keys", "make", "bob", "--expires-in", "soon").exit_code == Exit.BAD_REQUEST
+
+
+def test_the_audit_is_listed_by_actor_and_time(api: Api) -> None:
+    change = {"before": {"weight": 1}, "after": {"weight": 2}}
+    line = {"at": "2026-11-01T00:00:00Z", "actor": "ann", "action": "put queue", "target": "a", "address": "10.0.0.9"}
+    api.on("GET /v1/audit", {"audit": [line | {"requestId": "r1", "details": change}], "next": None})
+    done = run("audit", "--actor", "ann", "--since", "2026-10-01", "-o", "wide")
+    assert ("put queue" in done.stdout, "10.0.0.9" in done.stdout, '"weight": 2' in done.stdout) == (True,) * 3
+    assert json.loads(run("audit", "-o", "json").stdout)[0]["details"] == change
+    api.on("GET /v1/audit", {"audit": [], "next": None})
+    assert "nothing like that" in run("audit").stderr

@@ -13,6 +13,7 @@ from trainmaster import __version__
 from trainmaster.cli import (
     admin,
     apply,
+    audit,
     burst,
     clusters,
     errors,
@@ -77,7 +78,21 @@ def version() -> None:
     print(f"trainmaster {__version__} (Python {platform.python_version()})")
 
 
-for module in (submit, jobs, follow, steer, admin, clusters, burst, money, simulate, simulations, webhooks, apply):
+for module in (
+    submit,
+    jobs,
+    follow,
+    steer,
+    admin,
+    clusters,
+    burst,
+    money,
+    simulate,
+    simulations,
+    webhooks,
+    audit,
+    apply,
+):
     module.register(app)
 app.command()(version)
 

@@ -17,6 +17,7 @@ from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.values import (
     Acted,
     AgentKey,
+    AuditEntry,
     BulkActed,
     ClusterView,
     DeadLetter,
@@ -254,6 +255,20 @@ class AsyncClient:
 
     async def revoke_key(self, key_id: int) -> None:
         await self._run(self._verbs.revoke_key(key_id))
+
+    # Audit
+
+    def audit(
+        self,
+        *,
+        target: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = PAGE,
+    ) -> AsyncGenerator[AuditEntry, None]:
+        return self._iterate(self._verbs.audit(target, actor, action, since, until, page_size))
 
     # Webhooks
 

@@ -195,6 +195,10 @@ def revoke_key(key_id: int) -> Request:
     return core.delete(f"/v1/keys/{key_id}")
 
 
+def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, limit: int) -> Request:
+    return core.get("/v1/audit", [*filters, ("cursor", cursor), ("limit", str(limit))])
+
+
 def dead_letters(cursor: str | None, limit: int) -> Request:
     return core.get("/v1/webhooks/dead", [("cursor", cursor), ("limit", str(limit))])
 

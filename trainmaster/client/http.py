@@ -16,6 +16,7 @@ from trainmaster.client.transport import Transport
 from trainmaster.client.values import (
     Acted,
     AgentKey,
+    AuditEntry,
     BulkActed,
     ClusterView,
     DeadLetter,
@@ -311,6 +312,21 @@ class Client:
     def revoke_key(self, key_id: int) -> None:
         """Make an API key useless, within two seconds."""
         self._run(self._verbs.revoke_key(key_id))
+
+    # Audit
+
+    def audit(
+        self,
+        *,
+        target: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = PAGE,
+    ) -> Iterator[AuditEntry]:
+        """Who changed what and what was refused, newest first; for admins. Pages are fetched as they are needed."""
+        return self._iterate(self._verbs.audit(target, actor, action, since, until, page_size))
 
     # Webhooks
 

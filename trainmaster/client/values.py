@@ -199,6 +199,27 @@ class DeadLetters(Lenient):
     next: str | None = None
 
 
+class AuditEntry(Lenient):
+    """Who did what to what, or what was refused to whom, in which request and from which address."""
+
+    at: Timestamp
+    actor: str
+    """The name of the key; empty where a call showed no valid one."""
+    action: str
+    target: str
+    request_id: str = ""
+    address: str = ""
+    details: dict[str, Any] = Field(default_factory=dict)
+    """Of a change: ``before`` and ``after``; of a submission ``jobs``; of refused calls ``code``, ``detail`` and ``count``."""
+
+
+class AuditEntries(Lenient):
+    """Some of them, newest first, and the cursor of the next page."""
+
+    audit: tuple[AuditEntry, ...]
+    next: str | None = None
+
+
 class KeyView(Lenient):
     """An API key without its secret."""
 

@@ -18,6 +18,8 @@ from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
 from trainmaster.client.values import (
     Acted,
     AgentKey,
+    AuditEntries,
+    AuditEntry,
     BulkActed,
     ClusterView,
     DeadLetter,
@@ -282,6 +284,28 @@ class Verbs:
 
     def revoke_key(self, key_id: int) -> Steps[None]:
         yield from self._value(calls.revoke_key(key_id))
+
+    # Audit
+
+    def audit(
+        self,
+        target: str | None,
+        actor: str | None,
+        action: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        page_size: int,
+    ) -> Telling[AuditEntry, None]:
+        moments = [(name, None if at is None else at.isoformat()) for name, at in (("since", since), ("until", until))]
+        filters = [("target", target), ("actor", actor), ("action", action), *moments]
+        cursor: str | None = None
+        while True:
+            page = yield from self._model(calls.list_audit(filters, cursor, page_size), AuditEntries)
+            for entry in page.audit:
+                yield Tell(entry)
+            cursor = page.next
+            if cursor is None:
+                return
 
     # Webhooks
 

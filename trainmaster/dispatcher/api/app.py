@@ -17,7 +17,7 @@ from trainmaster import __version__
 from trainmaster.dispatcher.api import agents, bursts, clusters, datasets, jobs, prices, simulations, tenants, webhooks
 from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster.dispatcher.api.audience import Audience
-from trainmaster.dispatcher.api.context import State, readable
+from trainmaster.dispatcher.api.context import State, note_refusal, readable
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services import measuring
@@ -34,6 +34,7 @@ from trainmaster.protocol.mistakes import mistakes_of
 log = logging.getLogger(__name__)
 
 _KEYS_SECONDS = 1.0
+_REFUSALS_SECONDS = 1.0
 
 _ROUTERS = {
     Audience.USERS: (
@@ -112,6 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     beats.append(asyncio.create_task(_end_streams(state), name="revoked-keys"))
     measuring.watch(stores)
     beats.append(asyncio.create_task(measuring.ping_for_ever(stores), name="postgres-ping"))
+    beats.append(asyncio.create_task(_store_refusals(state), name="refused-calls"))
     try:
         yield
     finally:
@@ -154,6 +156,18 @@ async def _end_streams(state: State) -> None:
         state.limits.end_streams(state.keyring.counts)
 
 
+async def _store_refusals(state: State) -> None:
+    """Store calls that were refused, for the audit."""
+    while True:
+        await asyncio.sleep(_REFUSALS_SECONDS)
+        try:
+            await state.refusals.store(state.stores.database)
+        except ProblemError as error:
+            log.warning("refused calls could not be stored: %s", error)
+        except Exception:
+            log.exception("storing refused calls failed")
+
+
 async def _alive() -> dict[str, str]:
     return {"status": "alive", "version": __version__}
 
@@ -190,6 +204,7 @@ async def _on_gone(request: Request, error: Exception) -> Response:
 
 async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)  # noqa: S101 - registered for it alone
+    note_refusal(request, error)
     if isinstance(error, StoreAwayError):
         log.warning("503: %s", error.__cause__ or error)
         measuring.note_problem(error)

@@ -23,6 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+client_address: ContextVar[str] = ContextVar("client_address", default="")
+"""Where the request of this context comes from, as far as trusted proxies say."""
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -50,6 +52,7 @@ class Envelope:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
         mark = request_id.set(own)
+        client_address.set(_address(scope))
         began, status = time.perf_counter(), 0
 
         body = _Body(self, scope, receive)
@@ -122,6 +125,11 @@ class _Body:
             if not self.has_room(self._read):
                 raise self._envelope.too_many()
         return message
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0])[:64] if client else ""
 
 
 async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> None:

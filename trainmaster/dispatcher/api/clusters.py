@@ -5,11 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, once, once_in_parts, read_model
+from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
 from trainmaster.dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
-from trainmaster.dispatcher.services import clusters, reading, tenants
-from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.services import auditing, clusters, reading, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.tenants import ClusterSpec, DeclareLostSpec, DrainSpec, JoinSpec, RotateSpec
@@ -44,10 +42,14 @@ async def put_cluster(name: str, request: Request, state: App, caller: Admin) ->
 async def delete_cluster(name: str, state: App, caller: Admin, force: bool = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
-    async def note(tx: Transaction) -> None:
-        await keys.note_audit(tx, caller, "delete cluster", name, request_id.get(), {"force": True} if force else None)
+    action = "delete cluster"
+    async with state.stores.database.transaction() as tx:
+        details = auditing.change_of(await auditing.object_of(tx, action, name), None)
 
-    await clusters.remove(state.stores, caller, name, force=force, note=note)
+    async def noted(tx: Transaction) -> None:
+        await note(tx, caller, action, name, details | ({"force": True} if force else {}))
+
+    await clusters.remove(state.stores, caller, name, force=force, note=noted)
     return Response(status_code=204)
 
 
@@ -77,7 +79,7 @@ async def _make_agent_key(
     async with state.stores.database.transaction() as tx:
         made = await work(tx)
         details = {"key": made["key"]["id"], "revoked": made.get("revoked", [])}
-        await keys.note_audit(tx, caller, action, name, request_id.get(), details)
+        await note(tx, caller, action, name, details)
     state.stores.tenants_changed()
     return answer(made, 201)
 
@@ -88,10 +90,14 @@ async def drain(name: str, request: Request, state: App, caller: Admin) -> Respo
     body = await request.body()
     spec = read_model(DrainSpec, body)
 
-    async def work() -> tuple[int, Any]:
-        return 200, await clusters.drain(state.stores, caller, name, let_finish=spec.let_finish)
+    details = dict(spec.to_wire())
 
-    return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=spec.to_wire())
+    async def work() -> tuple[int, Any]:
+        done = await clusters.drain(state.stores, caller, name, let_finish=spec.let_finish)
+        details.update(done)
+        return 200, done
+
+    return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=details)
 
 
 @router.post("/clusters/{name}/declare-lost")
@@ -100,14 +106,17 @@ async def declare_lost(name: str, request: Request, state: App, caller: Admin) -
     body = await request.body()
     spec = read_model(DeclareLostSpec, body)
 
+    details = dict(spec.to_wire())
+
     async def work() -> tuple[int, Any]:
         if spec.orphans:
-            return 200, await clusters.give_up_orphans(state.stores, caller, name)
-        return 200, await clusters.declare_lost(state.stores, caller, name, force=spec.force)
+            done = await clusters.give_up_orphans(state.stores, caller, name)
+        else:
+            done = await clusters.declare_lost(state.stores, caller, name, force=spec.force)
+        details.update(done)
+        return 200, done
 
-    return await once_in_parts(
-        request, state, caller, body, work, action="declare lost", target=name, details=spec.to_wire()
-    )
+    return await once_in_parts(request, state, caller, body, work, action="declare lost", target=name, details=details)
 
 
 @router.post("/clusters/{name}/cordon")
@@ -123,11 +132,15 @@ async def uncordon(name: str, request: Request, state: App, caller: Admin) -> Re
 
 
 async def _cordon(name: str, request: Request, state: State, caller: Caller, *, on: bool) -> Response:
+    details: dict[str, Any] = {}
+
     async def work(tx: Transaction) -> tuple[int, Any]:
+        before = await auditing.object_of(tx, "cordon cluster", name)
         await tenants.cordon(tx, name, on)
+        details.update(auditing.change_of(before, await auditing.object_of(tx, "cordon cluster", name)))
         return 200, {"name": name, "cordoned": on}
 
     action = "cordon" if on else "uncordon"
-    done = await once(request, state, caller, await request.body(), work, action=action, target=name)
+    done = await once(request, state, caller, await request.body(), work, action=action, target=name, details=details)
     state.stores.tenants_changed()
     return done

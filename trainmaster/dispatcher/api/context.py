@@ -4,7 +4,7 @@ Answers leave through ``answer``, which leaves out what the caller has no right 
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, TypeVar
 
@@ -12,12 +12,13 @@ import orjson
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.asgi import client_address, request_id
 from trainmaster.dispatcher.api.keyring import Keyring
 from trainmaster.dispatcher.api.leader import LeaderOverHttp
 from trainmaster.dispatcher.api.limits import Limits
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.domain.redaction import nothing, rendered_json
+from trainmaster.dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster.dispatcher.services.followers import Followers
 from trainmaster.dispatcher.services.intake import Intake
 from trainmaster.dispatcher.services.preparing import parse_json
@@ -46,6 +47,7 @@ class State:
         self.followers = Followers(stores)
         self.intake = Intake(stores)
         self.leader = LeaderOverHttp()
+        self.refusals = Refusals()
 
 
 async def state_of(request: Request) -> State:
@@ -95,6 +97,22 @@ def readable(value: Any) -> bytes:
     return rendered_json(payload, nothing if caller is None else caller.may_use)
 
 
+async def note(
+    tx: Transaction, caller: Caller, action: str, target: str, details: Mapping[str, Any] | None = None
+) -> None:
+    """Write the audit line of this request, in the transaction of what it changes."""
+    await keys.note_audit(tx, caller, action, target, request_id.get(), details, client_address.get())
+
+
+def note_refusal(request: Request, error: ProblemError) -> None:
+    """Count this request for the audit, if it was refused for want of a key or a right."""
+    if error.code in REFUSED:
+        caller = _caller.get()
+        route = f"{request.method} {request.url.path}"
+        state: State = request.app.state.trainmaster
+        state.refusals.note(error, caller.name if caller else "", client_address.get(), route, request_id.get())
+
+
 def answer(value: Any, status: int = 200) -> Response:
     """Return a value as the answer to the caller of this request."""
     return Response(readable(value), status_code=status, media_type="application/json")
@@ -121,8 +139,11 @@ async def once(
     *,
     action: str,
     target: str,
+    details: Mapping[str, Any] | None = None,
 ) -> Response:
     """Do a change, its audit row and its idempotency key in one transaction; a repeated key gives the first answer again.
+
+    ``work`` may fill in the audit's ``details``.
 
     Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
     """
@@ -134,7 +155,7 @@ async def once(
                 return _replay(claim, kept, body_hash)
         status, value = await work(tx)
         payload = readable(value)
-        await keys.note_audit(tx, caller, action, target, request_id.get())
+        await note(tx, caller, action, target, details)
         if claim is not None:
             await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")
@@ -149,7 +170,7 @@ async def once_in_parts(
     *,
     action: str,
     target: str,
-    details: dict[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> Response:
     """As ``once``, for work in transactions of its own: its idempotency key is taken before it.
 
@@ -170,7 +191,7 @@ async def once_in_parts(
         raise
     payload = readable(value)
     async with state.stores.database.transaction() as tx:
-        await keys.note_audit(tx, caller, action, target, request_id.get(), details)
+        await note(tx, caller, action, target, details)
         if claim is not None:
             await keys.keep_answers(tx, {claim: (status, payload)})
     return Response(payload, status_code=status, media_type="application/json")

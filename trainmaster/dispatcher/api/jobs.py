@@ -8,25 +8,25 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from trainmaster.dispatcher.api.asgi import request_id
+from trainmaster.dispatcher.api.asgi import client_address, request_id
 from trainmaster.dispatcher.api.context import (
     App,
     Person,
     State,
     answer,
     idempotency,
+    note,
     once,
     once_in_parts,
     read_model,
     readable,
 )
 from trainmaster.dispatcher.api.limits import OpenStream, StreamKind
-from trainmaster.dispatcher.services import asking, logs, reading, steer
+from trainmaster.dispatcher.services import asking, auditing, logs, reading, steer
 from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
 from trainmaster.dispatcher.services.submit import Submission, submit_one
 from trainmaster.dispatcher.store import jobs as job_store
-from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.soft import JOBS, wait_set
@@ -57,17 +57,21 @@ async def submit_jobs(
         return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
 
     claim, body_hash = idempotency(request, caller, body)
-    asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get())
+    asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
     if state.intake.takes(asked):
         with suppress(ByItselfError):
             payload = await state.intake.submit(asked)
             return Response(payload, status_code=CREATED, media_type="application/json")
 
+    details: dict[str, Any] = {}
+
     async def work(tx: Transaction) -> tuple[int, Any]:
         done = await submit_one(tx, state.stores, caller, prepared)
+        details.update(auditing.jobs_of(done.ids))
         return CREATED, prepared.answer(done.ids)
 
-    return await once(request, state, caller, body, work, action="submit", target=f"{len(prepared)} jobs")
+    target = f"{len(prepared)} jobs"
+    return await once(request, state, caller, body, work, action="submit", target=target, details=details)
 
 
 @router.get("")
@@ -146,15 +150,21 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     if (action is None) != (wanted.patch is not None):
         raise ProblemError(Code.INVALID_SPEC, "patch is for reprioritise, which needs it, and for nothing else")
 
+    details: dict[str, Any] = {}
+
     async def work() -> tuple[int, Any]:
         result = await steer.bulk(state.stores, caller, wanted, action)
+        details.update(
+            {"matched": result.matched, "changed": result.changed, **auditing.jobs_of(result.ids, result.changed)}
+        )
         return 200, {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
 
     if wanted.dry_run:
         return answer((await work())[1])
     name = action.value if action else "reprioritise"
+    target = orjson.dumps(wanted.to_wire()).decode()
     return await once_in_parts(
-        request, state, caller, body, work, action=f"bulk {name}", target=orjson.dumps(wanted.to_wire()).decode()
+        request, state, caller, body, work, action=f"bulk {name}", target=target, details=details
     )
 
 
@@ -171,8 +181,9 @@ async def patch_job(job_id: str, request: Request, state: App, caller: Person) -
     body = await request.body()
     change = read_model(JobPatch, body)
     async with state.stores.database.transaction() as tx:
-        await steer.patch(tx, state.stores, caller, job_id, change)
-        await keys.note_audit(tx, caller, "patch", job_id, request_id.get(), change.to_wire())
+        changed = await steer.patch(tx, state.stores, caller, job_id, change)
+        details = change.to_wire() if changed is None else {**change.to_wire(), "changed": changed.details}
+        await note(tx, caller, "patch", job_id, details)
     async with state.stores.database.transaction() as tx:
         return answer(await reading.show_job(tx, caller, job_id))
 
@@ -180,12 +191,16 @@ async def patch_job(job_id: str, request: Request, state: App, caller: Person) -
 async def _act(request: Request, state: State, caller: Caller, job_id: str, action: Action) -> Response:
     body = await request.body()
 
+    details: dict[str, Any] = {}
+
     async def work(tx: Transaction) -> tuple[int, Any]:
         changed = await steer.act(tx, state.stores, caller, job_id, action)
+        if changed is not None:
+            details.update(auditing.change_of(steer.told(changed.record.job), steer.told(changed.job)))
         row = await job_store.view(tx, await steer.find_key(tx, caller, job_id))
-        return 200, {"id": job_id, "changed": changed, "state": (row.wish or row.state) if row else ""}
+        return 200, {"id": job_id, "changed": changed is not None, "state": (row.wish or row.state) if row else ""}
 
-    return await once(request, state, caller, body, work, action=action.value, target=job_id)
+    return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
 
 
 @router.post("/{job_id}/cancel")

@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import AwareDatetime
 
-from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, read_model
-from trainmaster.dispatcher.services import asking, reading, tenants
-from trainmaster.dispatcher.store import keys
+from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
+from trainmaster.dispatcher.services import asking, auditing, reading, tenants
 from trainmaster.dispatcher.store.database import Transaction
-from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.dispatcher.store.keys import AuditFilter, Caller
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 
@@ -28,9 +27,12 @@ def refuse_idempotency_key(request: Request) -> None:
 async def change(
     state: State, caller: Caller, action: str, target: str, work: Callable[[Transaction], Awaitable[None]]
 ) -> None:
+    """Do a change of one object, with its line of the audit: the object before and after."""
     async with state.stores.database.transaction() as tx:
+        before = await auditing.object_of(tx, action, target)
         await work(tx)
-        await keys.note_audit(tx, caller, action, target, request_id.get())
+        details = auditing.change_of(before, await auditing.object_of(tx, action, target))
+        await note(tx, caller, action, target, details)
     state.stores.tenants_changed()
 
 
@@ -152,7 +154,7 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
     spec = read_model(KeySpec, await request.body())
     async with state.stores.database.transaction() as tx:
         made = await tenants.make_key(tx, spec)
-        await keys.note_audit(tx, caller, "make key", spec.name, request_id.get(), spec.to_wire())
+        await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})
     return answer(made, 201)
 
 
@@ -165,8 +167,17 @@ async def revoke_key(key_id: int, state: App, caller: Admin) -> Response:
 
 @router.get("/audit")
 async def list_audit(
-    state: App, _caller: Admin, target: str | None = None, cursor: str | None = None, limit: Limit = 100
+    state: App,
+    _caller: Admin,
+    target: str | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+    cursor: str | None = None,
+    limit: Limit = 100,
 ) -> Response:
-    """Who changed what, newest first."""
+    """Who changed what and what was refused, newest first."""
+    wanted = AuditFilter(target, actor, action, since, until)
     async with state.stores.database.transaction() as tx:
-        return answer(await reading.list_audit(tx, cursor, limit, target))
+        return answer(await reading.list_audit(tx, wanted, cursor, limit))

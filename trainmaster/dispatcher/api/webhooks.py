@@ -4,10 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from trainmaster.dispatcher.api.asgi import request_id
-from trainmaster.dispatcher.api.context import App, Person, answer, once
+from trainmaster.dispatcher.api.context import App, Person, answer, note, once
 from trainmaster.dispatcher.services import reading, webhooks
-from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import Transaction
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
@@ -42,5 +40,5 @@ async def drop_dead(letter: int, state: App, caller: Person) -> Response:
     """Forget a message."""
     async with state.stores.database.transaction() as tx:
         await webhooks.drop_dead_letter(tx, caller, letter)
-        await keys.note_audit(tx, caller, "drop webhook", f"delivery {letter}", request_id.get())
+        await note(tx, caller, "drop webhook", f"delivery {letter}")
     return Response(status_code=204)

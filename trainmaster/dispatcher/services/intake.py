@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from trainmaster.dispatcher.services.auditing import jobs_of
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import Submission, Submitted, submit
 from trainmaster.dispatcher.store import keys
 from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
-from trainmaster.dispatcher.store.keys import Caller, Claim
+from trainmaster.dispatcher.store.keys import AuditLine, Claim
 from trainmaster.protocol.errors import Code, ProblemError
 
 CREATED = 201
@@ -40,6 +41,8 @@ class Asked:
     claim: Claim | None
     body_hash: bytes
     request_id: str
+    address: str = ""
+    """Of the client."""
 
     @property
     def jobs(self) -> int:
@@ -167,14 +170,16 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
     if not places:
         return outcomes
     stored = await submit(tx, stores, [group[place].submission for place in places], waits=False)
-    made: list[tuple[Caller, str, str]] = []
+    made: list[AuditLine] = []
     answers: dict[Claim, tuple[int, bytes]] = {}
     given_back: list[Claim] = []
     for place, outcome in zip(places, stored, strict=True):
         asked = group[place]
         if isinstance(outcome, Submitted):
             body = outcomes[place] = orjson.dumps(asked.submission.prepared.answer(outcome.ids))
-            made.append((asked.submission.caller, f"{asked.jobs} jobs", asked.request_id))
+            caller, target, details = asked.submission.caller, f"{asked.jobs} jobs", jobs_of(outcome.ids)
+            line = AuditLine(caller.key_id, caller.name, "submit", target, asked.request_id, asked.address, details)
+            made.append(line)
             if asked.claim is not None:
                 answers[asked.claim] = CREATED, body
         else:
@@ -183,7 +188,7 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
             if asked.claim is not None:
                 given_back.append(asked.claim)
     if made:
-        await keys.note_audits(tx, "submit", made)
+        await keys.note_lines(tx, made)
     if answers:
         await keys.keep_answers(tx, answers)
     if given_back:

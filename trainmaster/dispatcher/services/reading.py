@@ -360,8 +360,8 @@ def _totals(report: CapacityReport) -> dict[str, str]:
     return {name: format_quantity(name, amount) for name, amount in sorted(total.items())}
 
 
-async def list_audit(tx: Transaction, cursor: str | None, limit: int, target: str | None) -> dict[str, Any]:
-    rows = await keys.audit_page(tx, read_cursor(cursor), limit + 1, target)
+async def list_audit(tx: Transaction, wanted: keys.AuditFilter, cursor: str | None, limit: int) -> dict[str, Any]:
+    rows = await keys.audit_page(tx, wanted, read_cursor(cursor), limit + 1)
     page = rows[:limit]
     return {
         "audit": [
@@ -371,6 +371,7 @@ async def list_audit(tx: Transaction, cursor: str | None, limit: int, target: st
                 "action": row.action,
                 "target": row.target,
                 "requestId": row.request_id,
+                "address": row.address,
                 "details": row.details,
             }
             for row in page

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 
 from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster.dispatcher.domain.priority_classes import not_allowed
+from trainmaster.dispatcher.services.auditing import MOST_IDS
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.services.submit import classes_of
 from trainmaster.dispatcher.store import jobs as store
@@ -17,7 +18,7 @@ from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.base import Name40, QueuePath, Strict
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.ids import BadIdError, parse_job_id
+from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LabelKey, LabelValue
 from trainmaster.protocol.states import JobState
 
@@ -72,6 +73,8 @@ class BulkResult:
 
     matched: int
     changed: int
+    ids: Sequence[str] = ()
+    """The first of those that were changed."""
 
 
 async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
@@ -86,16 +89,24 @@ async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
     return key
 
 
-async def act(tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action) -> bool:
-    """Do it to one job; whether anything changed. Raises ProblemError WRONG_STATE when the job cannot take it."""
+async def act(tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action) -> store.Transition | None:
+    """Do it to one job; what changed, if anything did. Raises ProblemError WRONG_STATE when the job cannot take it."""
     key = await find_key(tx, caller, text)
-    return await _act_on(tx, stores, caller, [key], action, strict=True) > 0
+    return next(iter(await _act_on(tx, stores, caller, [key], action, strict=True)), None)
 
 
-async def patch(tx: Transaction, stores: Stores, caller: Caller, text: str, change: JobPatch) -> bool:
-    """Change one waiting job; whether anything changed."""
+async def patch(
+    tx: Transaction, stores: Stores, caller: Caller, text: str, change: JobPatch
+) -> store.Transition | None:
+    """Change one waiting job; what changed, if anything did."""
     key = await find_key(tx, caller, text)
-    return await _patch_all(tx, stores, caller, [key], change, strict=True) > 0
+    return next(iter(await _patch_all(tx, stores, caller, [key], change, strict=True)), None)
+
+
+def told(job: job_machine.Job) -> dict[str, Any]:
+    """Return what the audit says of a job's state."""
+    found = {"state": job.state, "wish": job.wish, "holdCause": job.hold_cause}
+    return {name: value.value for name, value in found.items() if value is not None}
 
 
 async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Action | None) -> BulkResult:
@@ -105,6 +116,7 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
         matched = await store.count_matching(tx, wanted)
     if request.dry_run:
         return BulkResult(matched, 0)
+    ids: list[str] = []
     changed, after, batch = 0, 0, BATCH
     while batch == BATCH:
         async with stores.database.transaction() as tx:
@@ -114,10 +126,14 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
                 break
             after = keys[-1]
             if action is not None:
-                changed += await _act_on(tx, stores, caller, keys, action, strict=False)
+                done = await _act_on(tx, stores, caller, keys, action, strict=False)
             elif request.patch is not None:
-                changed += await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
-    return BulkResult(matched, changed)
+                done = await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
+            else:
+                done = []
+            changed += len(done)
+            ids += [job_id(one.record.name, one.record.id) for one in done[: MOST_IDS - len(ids)]]
+    return BulkResult(matched, changed, ids)
 
 
 async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
@@ -161,7 +177,7 @@ async def class_id_of(tx: Transaction, name: str) -> int:
 
 async def _act_on(
     tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action, *, strict: bool
-) -> int:
+) -> list[store.Transition]:
     records = await store.lock(tx, keys)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
     transitions: list[store.Transition] = []
@@ -202,12 +218,12 @@ async def _act_on(
         stores.jobs_changed([t.record.id for t in transitions], touched)
 
     tx.after_commit(wake)
-    return len(transitions)
+    return transitions
 
 
 async def _patch_all(
     tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], change: JobPatch, *, strict: bool
-) -> int:
+) -> list[store.Transition]:
     class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
     if class_id is not None and not await tenants.hold_classes(tx, [class_id]):
         raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"priority class {change.priority_class!r} was just removed")
@@ -251,4 +267,4 @@ async def _patch_all(
         stores.jobs_changed([t.record.id for t in transitions])
 
     tx.after_commit(wake)
-    return len(transitions)
+    return transitions

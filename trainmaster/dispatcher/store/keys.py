@@ -1,9 +1,9 @@
 """API keys, idempotency keys and the audit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -229,55 +229,79 @@ async def drop_claims(tx: Transaction, claims: Iterable[Claim]) -> None:
     )
 
 
+class AuditLine(NamedTuple):
+    """One line of the audit: who did what to what, in which request, from which address."""
+
+    api_key_id: int | None
+    actor: str
+    action: str
+    target: str
+    request_id: str
+    address: str
+    details: Mapping[str, Any]
+
+
 async def note_audit(
     tx: Transaction,
     caller: Caller | None,
     action: str,
     target: str,
     request_id: str,
-    details: dict[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+    address: str = "",
 ) -> None:
+    """Write one line; without a caller, of somebody at the machine itself."""
+    key, actor = (None, "local") if caller is None else (caller.key_id, caller.name)
+    await note_lines(tx, [AuditLine(key, actor, action, target, request_id, address, details or {})])
+
+
+async def note_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+    """Write lines of the audit in one statement."""
     await tx.run(
         """
-        INSERT INTO audit (api_key_id, actor, action, target, request_id, details)
-        VALUES (:key, :actor, :action, :target, :request, CAST(:details AS jsonb))
+        INSERT INTO audit (api_key_id, actor, action, target, request_id, address, details)
+        SELECT caller, actor, action, target, request, address, CAST(details AS jsonb)
+        FROM unnest(CAST(:callers AS int[]), CAST(:actors AS text[]), CAST(:actions AS text[]), CAST(:targets AS text[]),
+                    CAST(:requests AS text[]), CAST(:addresses AS text[]), CAST(:details AS text[]))
+             AS n(caller, actor, action, target, request, address, details)
         """,
-        key=None if caller is None else caller.key_id,
-        actor="local" if caller is None else caller.name,
-        action=action,
-        target=target,
-        request=request_id,
-        details=dumps(details or {}),
+        callers=[line.api_key_id for line in lines],
+        actors=[line.actor for line in lines],
+        actions=[line.action for line in lines],
+        targets=[line.target for line in lines],
+        requests=[line.request_id for line in lines],
+        addresses=[line.address for line in lines],
+        details=[dumps(line.details) for line in lines],
     )
 
 
-async def note_audits(tx: Transaction, action: str, made: Sequence[tuple[Caller, str, str]]) -> None:
-    """The same action of several callers, each with its target and the id of its request."""
-    await tx.run(
-        """
-        INSERT INTO audit (api_key_id, actor, action, target, request_id, details)
-        SELECT caller, actor, :action, target, request, '{}'
-        FROM unnest(CAST(:callers AS int[]), CAST(:actors AS text[]), CAST(:targets AS text[]), CAST(:requests AS text[]))
-             AS n(caller, actor, target, request)
-        """,
-        action=action,
-        callers=[caller.key_id for caller, _, _ in made],
-        actors=[caller.name for caller, _, _ in made],
-        targets=[target for _, target, _ in made],
-        requests=[request for _, _, request in made],
-    )
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which lines of the audit are wanted; what is None does not narrow them."""
+
+    target: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
-async def audit_page(tx: Transaction, before: int | None, limit: int, target: str | None) -> Sequence[Row[Any]]:
-    cut = "" if before is None else " AND id < :before"
-    own = "" if target is None else " AND target = :target"
-    parameters: dict[str, Any] = {"limit": limit}
-    if before is not None:
-        parameters["before"] = before
-    if target is not None:
-        parameters["target"] = target
+async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Return lines with an id below ``before``, the newest first."""
+    conditions = {
+        "id < :before": before,
+        "target = :target": wanted.target,
+        "actor = :actor": wanted.actor,
+        "action = :action": wanted.action,
+        "at >= :since": wanted.since,
+        "at < :until": wanted.until,
+    }
+    given = {text: value for text, value in conditions.items() if value is not None}
+    parameters = {text.rpartition(":")[2]: value for text, value in given.items()}
+    where = " AND ".join(given) or "true"
     return await tx.all(
-        f"SELECT id, at, actor, action, target, request_id, details FROM audit WHERE true{cut}{own}"
-        " ORDER BY id DESC LIMIT :limit",
+        "SELECT id, at, actor, action, target, request_id, address, details FROM audit"
+        f" WHERE {where} ORDER BY id DESC LIMIT :limit",
         **parameters,
+        limit=limit,
     )

@@ -359,6 +359,7 @@ audit = Table(
     Column("target", Text, nullable=False),
     Column("request_id", Text, nullable=False, server_default=text("''")),
     Column("details", JSONB(), nullable=False, server_default=text("'{}'")),
+    Column("address", Text, nullable=False, server_default=text("''")),
 )
 
 changes = Table(

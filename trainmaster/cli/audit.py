@@ -1,0 +1,63 @@
+"""``audit``: who changed what, and which calls were refused."""
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import config
+from trainmaster.cli.moments import moment_of
+from trainmaster.cli.output import Format, OutputOption, age, clean, data_of, note, now, print_data, print_table
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainmaster.client.values import AuditEntry
+
+_MOST_SHOWN = 100
+"""Characters of the details in the table."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(audit)
+
+
+def audit(
+    ctx: typer.Context,
+    actor: Annotated[str | None, typer.Option(help="By the key of this name.")] = None,
+    action: Annotated[str | None, typer.Option(help="Such as 'submit', 'put queue' or 'refused'.")] = None,
+    target: Annotated[str | None, typer.Option(help="What it was done to, such as a job's id or a queue.")] = None,
+    since: Annotated[str | None, typer.Option(help="A date, a time, or so long ago, such as 12h or 7d.")] = None,
+    until: Annotated[str | None, typer.Option(help="The same; what came after it is left out.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List who changed what and which calls were refused, the newest first. For admins."""
+    moment = now()
+    begin = None if since is None else moment_of(since, moment, "--since")
+    end = None if until is None else moment_of(until, moment, "--until")
+    with config.connect(ctx) as client:
+        entries = client.audit(target=target, actor=actor, action=action, since=begin, until=end)
+        found = list(islice(entries, limit))
+    if output.is_data:
+        print_data([data_of(entry) for entry in found], output)
+        return
+    if not found:
+        note("the audit has nothing like that")
+        return
+    wide = output is Format.WIDE
+    columns = ["AGE", "ACTOR", "ACTION", "TARGET", "ADDRESS", *(["REQUEST", "DETAILS"] if wide else [])]
+    print_table(columns, [_row(entry, moment, wide=wide) for entry in found])
+
+
+def _row(entry: "AuditEntry", moment: "datetime", *, wide: bool) -> list[object]:
+    row: list[object] = [age(entry.at, moment), clean(entry.actor) or "-", entry.action, clean(entry.target)]
+    row.append(entry.address or "-")
+    if wide:
+        details = json.dumps(entry.details, ensure_ascii=False) if entry.details else "-"
+        row += [
+            entry.request_id or "-",
+            clean(details if len(details) <= _MOST_SHOWN else f"{details[:_MOST_SHOWN]}..."),
+        ]
+    return row
