@@ -1,7 +1,6 @@
 """Mistakes of admins and of agents: refused or made harmless, never a 500, and nothing else changes. Random JSON, too."""
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
@@ -9,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Service, job
+from tests.fuzz.values import to_json
 from tests.integration.rows import picture, rows, value
 from tests.integration.test_bad_input import HUGE, Case, World, world
 from tests.waiting import eventually
@@ -164,10 +164,10 @@ AGENTS = [
     agent("no session", SYNC, {"holder": "h", "number": 1}, 422, "invalid-spec", "session"),
     agent("a lone surrogate", SYNC, b'{"session": "\\ud800"}', 422, "invalid-spec"),
     sync("an unknown protocol", 400, "protocol-unsupported", protocol=99),
-    sync("a run in no state", 422, "invalid-spec", "runs[0].state", runs=[{"run": "a", "state": "x"}]),
+    sync("runs that are no list", 422, "invalid-spec", "runs", runs="many"),
+    sync("a long session", 422, "invalid-spec", "session", session="s" * 201),
     sync("a number of words", 422, "invalid-spec", "number", number="many"),
     sync("a number beyond a bigint", 422, "invalid-spec", number=2**63),
-    sync("nodes below none", 422, "invalid-spec", capacity={"groups": [{"name": "n", "count": -1, "free": {}}]}),
     agent("a push of no list", PUSH + "x", {"session": "session-1", "chunks": 7}, 422, "invalid-spec", "chunks"),
     agent("a push to nobody", PUSH + "nobody", chunk(), 410, "stream-closed"),
     agent("a push of an index beyond", PUSH + "{run}", chunk(index=2**40), 422, "invalid-spec"),
@@ -180,24 +180,13 @@ AGENTS = [
 ]
 
 
-def _raw(data: Any) -> bytes:
-    """As JSON, however large its numbers are."""
-    return json.dumps(data).encode()
-
-
 async def test_admins_mistakes(world: World) -> None:
     await world.check(TENANTS)
 
 
 async def test_agents_mistakes(world: World) -> None:
-    report = {"run": world.names["run"], "generation": 1, "seq": 2**40, "state": "succeeded"}
     poison = {"groups": [], "runtime": "r", "scheduler": "s", "datasets": ["\0"]}
-    huge = {"groups": [{"name": "n", "count": 1, "free": {"cpu": HUGE}}], "runtime": "r", "scheduler": "s"}
-    more = [
-        sync("a number of changes beyond an int", 422, "invalid-spec", runs=[report]),
-        agent("more CPUs than 64 bits", SYNC, _raw({**HELLO, "capacity": huge}), 422, "invalid-spec"),
-    ]
-    await world.check([*AGENTS, *more])
+    await world.check(AGENTS)
     answer = await world.service.agent().http.post(
         "/agent/v1/sync", json={**HELLO, "capacity": poison}, headers={"Authorization": "Bearer tmk_private"}
     )
@@ -215,7 +204,7 @@ async def test_a_message_with_a_nul_ends_its_run_nonetheless(world: World) -> No
 
 async def test_runs_that_nobody_knows_are_told_back(world: World) -> None:
     before = await picture(world.service.stores)
-    strange = ("", "nonsense", "a-0000001-r1", "a-0000001-r" + "9" * 5000, "a-0000001-r0", "\ufffd")
+    strange = ("", "nonsense", "a-0000001-r1", "a-0000001-r" + "9" * 200, "a-0000001-r0", "\ufffd")
     reports = [RunReport(run=run, generation=1, seq=1, state=RunState.LOST) for run in strange]
     answer = await world.service.agent().sync(*reports)
     assert (answer.status_code, sorted(answer.json()["unknown"])) == (200, sorted(strange))
@@ -323,7 +312,7 @@ async def test_no_json_whatever_is_answered_with_a_5xx(service: Service) -> None
     me = service.as_key("tmk_private")
 
     def send(client: httpx.AsyncClient, path: str, body: Any) -> None:
-        answer = asyncio.run_coroutine_threadsafe(client.post(path, content=_raw(body)), loop).result(20)
+        answer = asyncio.run_coroutine_threadsafe(client.post(path, content=to_json(body)), loop).result(20)
         assert answer.status_code < 500, (body, answer.text)
 
     @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), database=None)

@@ -300,6 +300,8 @@ class Agent:
         self._full = answer.send_full
         for report in request.runs:
             self._acknowledged[report.run] = report.seq
+        for part in answer.refused:
+            log.warning("the dispatcher could not read all of the report of %s: %s", part.part, part.message)
         for run in answer.settled:
             self._absences.drop(run)
             self._unknown_since.pop(run, None)

@@ -102,6 +102,12 @@ agent_sessions = BOOK.counter(
 agent_superseded = BOOK.counter(
     "agent_superseded", "Syncs refused because a newer session has taken over.", _API, labels=("cluster",)
 )
+agent_parts_refused = BOOK.counter(
+    "agent_parts_refused",
+    "Reports of agents that could not be read, whole or in part: of runs, or of capacity, which closes the cluster to new runs.",
+    _API,
+    labels=("cluster", "part"),
+)
 runs_ended = BOOK.counter(
     "runs_ended",
     "Runs that ended, by how; category is empty unless they failed.",

@@ -8,11 +8,11 @@ import hashlib
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.ids import RunRef
-from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.jobs import MOST_MEMBERS
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 PROTOCOL = 1
@@ -25,12 +25,42 @@ HOST_LEVEL = "kubernetes.io/hostname"
 
 MOST_NODES = 100_000
 """In one group; beyond what Kubernetes is made for."""
+MOST_GROUPS = 20_000
+"""In one report. Kubernetes' agents coarsen what they see to fewer."""
+
+
+MOST_TOLD = 4096
+"""Characters of a sentence. An agent hands on what others say, so longer ones are cut, not refused."""
+MOST_NOTES = 1000
+"""Sentences of a list; further ones are cut off."""
+MOST_RUNS = 200_000
+"""In one sync."""
+MOST_CHUNKS = 20_000
+"""In one push; a member's output is one chunk or a few."""
+_MOST_SECONDS = 10 * 365 * 86_400.0
+
+Told = Annotated[str, AfterValidator(lambda text: text if len(text) <= MOST_TOLD else text[:MOST_TOLD])]
+"""A sentence for people."""
+Notes = Annotated[tuple[Told, ...], AfterValidator(lambda notes: notes[:MOST_NOTES])]
+Word = Annotated[str, StringConstraints(max_length=253)]
+"""A name of Kubernetes, or of this protocol, that is no job's own."""
+LabelName = Annotated[str, StringConstraints(max_length=317)]
+SessionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Small = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Large = Annotated[int, Field(ge=0, le=2**62)]
+Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS)]
+Free = Annotated[dict[LabelName, Large], Field(max_length=500)]
+Members = Annotated[dict[Word, Count], Field(max_length=100)]
+"""By role."""
+Spread = Annotated[dict[Word, Members], Field(max_length=10_000)]
+"""Members by node group and role."""
 
 
 class Taint(Lenient):
-    key: str
-    value: str = ""
-    effect: str = "NoSchedule"
+    key: LabelName
+    value: Word = ""
+    effect: Word = "NoSchedule"
 
 
 MOST_ZONES = 64
@@ -42,7 +72,7 @@ class Numa(Lenient):
 
     policy: Literal["none", "bestEffort", "restricted", "singleNode"] = "none"
     """What the nodes hold their members to: the policy of the kubelet's topology manager."""
-    zones: Annotated[tuple[Resources, ...], Field(max_length=MOST_ZONES)] = ()
+    zones: Annotated[tuple[Free, ...], Field(max_length=MOST_ZONES)] = ()
     """What each zone has free beside our own members, of the resources that belong to zones. Others belong to the whole node."""
 
 
@@ -52,12 +82,12 @@ MOST_SECONDS_AGO = 366 * 86_400.0
 class NodeGroup(Lenient):
     """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
 
-    name: str
+    name: Word
     count: int = Field(ge=0, le=MOST_NODES)
-    free: Resources
-    labels: dict[str, str] = {}
-    taints: tuple[Taint, ...] = ()
-    topology: tuple[tuple[str, str], ...] = ()
+    free: Free
+    labels: Annotated[dict[LabelName, Word], Field(max_length=1000)] = {}
+    taints: Annotated[tuple[Taint, ...], Field(max_length=500)] = ()
+    topology: Annotated[tuple[tuple[LabelName, Word], ...], Field(max_length=32)] = ()
     """Ordered from wide to narrow, such as (("zone", "a"), ("rack", "r1")); the host itself is not in it."""
     numa: Numa | None = None
     """Where the agent knows it."""
@@ -82,18 +112,18 @@ def _names_differ(groups: _Groups) -> _Groups:
 class CapacityReport(Lenient):
     """What an agent says its cluster has."""
 
-    groups: Annotated[tuple[NodeGroup, ...], AfterValidator(_names_differ)]
-    runtime: str
-    scheduler: str
-    capabilities: tuple[str, ...] = ()
+    groups: Annotated[tuple[NodeGroup, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)]
+    runtime: Word
+    scheduler: Word
+    capabilities: Annotated[tuple[Word, ...], Field(max_length=1000)] = ()
     dies_without_agent: bool = False
     """Whether members are sure to be dead once their deadline passes, though agent and link are gone."""
-    pools: Annotated[tuple[Pool, ...], AfterValidator(_names_differ)] = ()
-    datasets: tuple[str, ...] = ()
-    not_counted: tuple[str, ...] = ()
-    start_seconds: Annotated[float, Field(ge=0)] = 0.0
+    pools: Annotated[tuple[Pool, ...], Field(max_length=MOST_GROUPS), AfterValidator(_names_differ)] = ()
+    datasets: Annotated[tuple[Word, ...], Field(max_length=10_000)] = ()
+    not_counted: Notes = ()
+    start_seconds: Seconds = 0.0
     """How long a gang that has nodes may take to start there at most, as its images are loaded; its time costs meanwhile."""
-    closed: str = ""
+    closed: Told = ""
     """A sentence why this cluster can start nothing now, such as ``the API server does not answer``. What runs goes on."""
 
 
@@ -101,23 +131,23 @@ class RunEnd(Lenient):
     """How a run ended."""
 
     category: FailureCategory | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    member: str | None = None
-    message: str = ""
+    exit_code: Small | None = None
+    signal: Small | None = None
+    member: Word | None = None
+    message: Told = ""
 
 
 class MemberReport(Lenient):
     """One member as its runtime sees it."""
 
-    role: str
-    index: int
+    role: Word
+    index: Count
     state: Literal["pending", "running", "succeeded", "failed", "stopped"]
-    node: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    restarts: int = 0
-    message: str = ""
+    node: Word = ""
+    exit_code: Small | None = None
+    signal: Small | None = None
+    restarts: Count = 0
+    message: Told = ""
 
 
 class Absence(StrEnum):
@@ -136,16 +166,16 @@ NOT_HELD_SEQ = 1_000_000
 class RunReport(Lenient):
     """A run as its agent holds it. ``seq`` rises with each change of this run at the agent, across its restarts."""
 
-    run: str
-    generation: int
-    seq: int
+    run: Word
+    generation: Count
+    seq: Count
     state: RunState
-    message: str = ""
+    message: Told = ""
     end: RunEnd | None = None
-    placement: dict[str, dict[str, int]] | None = None
+    placement: Spread | None = None
     """Members by node group and role, once they have nodes."""
-    members: tuple[MemberReport, ...] = ()
-    sizes: dict[str, int] | None = None
+    members: Annotated[tuple[MemberReport, ...], Field(max_length=MOST_MEMBERS)] = ()
+    sizes: Members | None = None
     """Members by role that the runtime keeps the run at, once it was asked to resize it. Less than was asked for: it found no room."""
     ended_seconds_ago: Annotated[float, Field(ge=0, le=MOST_SECONDS_AGO)] = 0.0
     """How long ago it ended, where that could not be told at once: its time is charged until then."""
@@ -161,25 +191,36 @@ class RunReport(Lenient):
 class SyncRequest(Lenient):
     """The agent's side of the state, sent on change and at least every third of the lease."""
 
-    protocol: int = PROTOCOL
-    session: str
+    protocol: Small = PROTOCOL
+    session: SessionName
     """A random id, new with each start of the agent process."""
-    holder: str
+    holder: SessionName
     """Where the agent's own records live; the same after a restart that kept them."""
-    place: str = ""
+    place: Word = ""
     """Where members live, such as the identity of a Kubernetes cluster or of one boot of a machine. An agent in the same place can
     verify that no member of a run is alive, whoever started it. Empty: it cannot."""
-    number: int
+    number: Large
     """Counts the syncs of this session from 1; an answer to an older one is not used."""
-    agent_version: str = ""
-    runs: tuple[RunReport, ...] = ()
+    agent_version: Word = ""
+    runs: Annotated[tuple[RunReport, ...], Field(max_length=MOST_RUNS)] = ()
     full: bool = False
     """Whether ``runs`` lists every run held, not only the changed ones."""
-    held_count: int = 0
-    held_digest: int = 0
+    held_count: Count = 0
+    held_digest: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     capacity: CapacityReport | None = None
-    epoch: str = ""
+    epoch: Word = ""
     """Installation and store epoch as the agent last heard them."""
+
+
+class RefusedPart(Lenient):
+    """A part of a sync that could not be taken as it was; all other parts were."""
+
+    part: str
+    """``capacity``, or the run that was reported."""
+    code: str
+    message: str
+    left_out: tuple[str, ...] = ()
+    """Fields without which a run's report was taken; empty if it was not taken at all."""
 
 
 class SyncAnswer(Lenient):
@@ -194,6 +235,7 @@ class SyncAnswer(Lenient):
     """Runs that the store does not hold as live on this cluster: stopped after two agreeing answers, one lease apart."""
     send_full: bool = False
     send_capacity: bool = False
+    refused: tuple[RefusedPart, ...] = ()
 
 
 class StartRun(Lenient):
@@ -274,19 +316,19 @@ class DesiredAnswer(Lenient):
 class LogChunk(Lenient):
     """Output of one member from byte ``offset`` on; what is no UTF-8 is replaced."""
 
-    role: str
-    index: int
-    offset: int
-    data: str
-    next_offset: int
+    role: Word
+    index: Count
+    offset: Large
+    data: Annotated[str, StringConstraints(max_length=2**20)]
+    next_offset: Large
     """Where the next chunk begins, in bytes of the member's own output."""
 
 
 class StreamPush(Lenient):
     """Chunks for a follower, or, under the id of the run itself, the tail that is kept with the run."""
 
-    session: str
-    chunks: tuple[LogChunk, ...] = ()
+    session: SessionName
+    chunks: Annotated[tuple[LogChunk, ...], Field(max_length=MOST_CHUNKS)] = ()
     end: bool = False
 
 

@@ -23,7 +23,12 @@ class Strict(BaseModel):
     """A model of what people write: camelCase on the wire, frozen, unknown fields refused."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_enum_values=False,
+        allow_inf_nan=False,
     )
 
     def to_wire(self) -> dict[str, Any]:
@@ -34,7 +39,9 @@ class Strict(BaseModel):
 class Lenient(BaseModel):
     """A model of what processes say to each other: unknown fields are ignored, so that versions may differ."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, allow_inf_nan=False
+    )
 
 
 def _name_check(limit: int, what: str) -> AfterValidator:

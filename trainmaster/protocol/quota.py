@@ -53,7 +53,7 @@ class QuotaSpec(Strict):
     """The most beyond what is guaranteed."""
     lending_limit: Quantity | None = None
     """How much of what is guaranteed others may use while this queue does not; all of it when nothing is said."""
-    weight: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] | None = None
     """In place of the queue's weight, for this line."""
 
     def amount(self, name: str, resource: str) -> int | None:

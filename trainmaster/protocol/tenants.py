@@ -38,7 +38,7 @@ class QueueSpec(Strict):
 
     kind: Literal["Queue"] = "Queue"
     path: QueuePath
-    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
     resources: dict[LineName, QuotaSpec] = Field(default_factory=dict)
     """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for limits alone."""
     order: Order = Order.BEST_EFFORT

@@ -10,9 +10,10 @@ from trainmaster.dispatcher.api.limits import StreamKind
 from trainmaster.dispatcher.services import agents, logs
 from trainmaster.dispatcher.services.preparing import without_nul
 from trainmaster.dispatcher.store.soft import CLUSTERS
-from trainmaster.protocol.agent import StreamPush, SyncRequest
+from trainmaster.protocol.agent import StreamPush
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.sync_parts import read_sync
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
 
@@ -25,7 +26,7 @@ def _json(model: BaseModel) -> Response:
 async def sync(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
     try:
-        body = SyncRequest.model_validate_json(without_nul(await request.body()))
+        body = read_sync(without_nul(await request.body()))
     except ValidationError as error:
         raise _invalid(error) from error
     return _json(await agents.sync(state.stores, caller, body))

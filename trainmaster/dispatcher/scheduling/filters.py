@@ -86,7 +86,11 @@ def by_selector(candidate: Candidate) -> str | None:
 def by_report(candidate: Candidate) -> str | None:
     if candidate.cluster.fault:
         return f"it is closed until this is mended: {candidate.cluster.fault}"
-    return None if candidate.cluster.report is not None else "its agent has not reported its capacity yet"
+    report = candidate.cluster.report
+    if report is None:
+        return "its agent has not reported its capacity yet"
+    # Of a cluster without nodes it could not be said whether the gang would ever fit there.
+    return by_closed(candidate) if not report.groups and not report.pools else None
 
 
 def by_dataset(candidate: Candidate) -> str | None:

@@ -31,6 +31,7 @@ from trainmaster.protocol.ids import BadIdError, RunRef, job_id, parse_run_id, r
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.states import FailureCategory, JobState, RunState, StopCause
+from trainmaster.protocol.sync_parts import CAPACITY, Sync
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ _CHECK_SECONDS, _CHECK_ALL_SECONDS = 2.0, 60.0
 _QUIET = {RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING}
 UNVERIFIED = "unverified"
 """Beside the verdicts of the run machine: a reported absence that is no evidence."""
+_UNUSABLE = "its agent's last capacity report cannot be used"
 _DATASETS = '"datasets"'
 """In the text of a specification that names any."""
 """States that a run passes on its way without freeing or taking anything."""
@@ -84,9 +86,13 @@ class Findings:
         return not all(transition.is_neutral for transition in self.transitions)
 
 
-async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnswer:
-    """Take an agent's state and renew its lease, in one transaction that is committed before the answer."""
+async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
+    """Take an agent's state and renew its lease, in one transaction that is committed before the answer.
+
+    What could not be read of it is told in the answer, and to the log; a capacity report that cannot be used closes the cluster.
+    """
     cluster_id = _cluster_of(caller)
+    request = given.request
     if not OLDEST_PROTOCOL <= request.protocol <= PROTOCOL:
         raise ProblemError(
             Code.PROTOCOL_UNSUPPORTED,
@@ -97,14 +103,17 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         standing = await agents.standing(tx, cluster_id)
         if standing.session != request.session or standing.holder is None:
             # What it reports is looked at once it is known whose records it has: it is asked for all of them.
-            return await _begin_session(tx, stores, caller, cluster_id, request)
+            return await _begin_session(tx, stores, caller, cluster_id, given)
         reports, strange = _by_ref(request.runs)
         found = Findings(unknown=strange)
-        missing = await _lock_all(tx, cluster_id, reports) if request.full else []
+        lists_all = request.full and given.names_all
+        missing = await _lock_all(tx, cluster_id, reports, given.unread) if lists_all else []
         await _take_reports(tx, stores, caller, request, reports, standing.holder, found)
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
+        elif given.capacity_mistake:
+            await agents.close_capacity(tx, cluster_id, f"{_UNUSABLE} ({given.capacity_mistake})")
         asked = await absences.ask_to_verify(tx, cluster_id, missing, absences.MISSING)
         differs = await _holds_others(tx, cluster_id, request, standing)
         # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
@@ -113,11 +122,12 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
             measuring.note_contact(caller.cluster or "", agents.Contact(is_current=False))
             raise superseded()
     measuring.count_reports(found.verdicts, len(found.unknown))
+    _tell_refused(caller.cluster or "", given)
     measuring.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
     stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
     if asked:
         stores.jobs_changed([t.record.id for t in asked], [cluster_id])
-    if request.capacity is not None:
+    if request.capacity is not None or given.capacity_mistake:
         stores.soft.wake(SCHEDULER)
     return SyncAnswer(
         number=request.number,
@@ -126,15 +136,21 @@ async def sync(stores: Stores, caller: Caller, request: SyncRequest) -> SyncAnsw
         settled=tuple(found.settled),
         unknown=tuple(found.unknown),
         send_full=not request.full and differs,
-        send_capacity=request.capacity is None and not standing.has_capacity,
+        send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
+        refused=given.refused,
     )
 
 
-async def _begin_session(
-    tx: Transaction, stores: Stores, caller: Caller, cluster_id: int, request: SyncRequest
-) -> SyncAnswer:
+def _tell_refused(cluster: str, given: Sync) -> None:
+    for one in given.refused:
+        measuring.count_refused(cluster, is_capacity=one.part == CAPACITY)
+        without = f"; taken without {', '.join(one.left_out)}" if one.left_out else ""
+        log.warning("cluster %s: its agent's report of %s has a mistake: %s%s", cluster, one.part, one.message, without)
+
+
+async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluster_id: int, given: Sync) -> SyncAnswer:
     """Take a session that is not the cluster's newest yet, or refuse it. Its reports come with the full list that it is asked for."""
-    lease = stores.settings.lease_seconds
+    lease, request = stores.settings.lease_seconds, given.request
     contact = await agents.begin_session(tx, cluster_id, request, lease)
     cluster = caller.cluster or ""
     if contact.held_for is not None:
@@ -150,10 +166,13 @@ async def _begin_session(
         raise superseded()
     if request.capacity is not None:
         await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
+    elif given.capacity_mistake:
+        await agents.close_capacity(tx, cluster_id, f"{_UNUSABLE} ({given.capacity_mistake})")
     told = await absences.note_takeover(tx, cluster_id, cluster) if contact.is_new_holder else []
     standing = await agents.standing(tx, cluster_id)
 
     async def wake() -> None:
+        _tell_refused(cluster, given)
         stores.jobs_changed([t.record.id for t in told], for_scheduler=False)
         stores.soft.wake(SCHEDULER)
 
@@ -163,7 +182,8 @@ async def _begin_session(
         epoch=standing.epoch,
         lease_seconds=lease,
         send_full=True,
-        send_capacity=request.capacity is None and not standing.has_capacity,
+        send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
+        refused=given.refused,
     )
 
 
@@ -412,13 +432,16 @@ async def write_findings(tx: Transaction, found: Findings) -> None:
         await scheduling.add_cool_downs(tx, found.cool_downs)
 
 
-async def _lock_all(tx: Transaction, cluster_id: int, reports: Mapping[RunRef, RunReport]) -> list[runs.RunRecord]:
+async def _lock_all(
+    tx: Transaction, cluster_id: int, reports: Mapping[RunRef, RunReport], unread: Collection[RunRef]
+) -> list[runs.RunRecord]:
     """Lock the runs that the agent once reported and that its full list lacks, and return them.
 
+    Those in ``unread`` are in its list, though nothing else is known of them.
     Their jobs and those of the reports are locked in one go, as everybody locks jobs: in the order of their keys.
     """
     held = await runs.reported_to_holder(tx, cluster_id)
-    missing = [ref for ref in held if ref not in reports]
+    missing = [ref for ref in held if ref not in reports and ref not in unread]
     if not missing:
         return []
     await job_store.lock(tx, [ref.job_key for ref in (*missing, *reports)])

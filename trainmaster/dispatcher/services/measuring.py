@@ -114,6 +114,11 @@ def note_contact(cluster: str, contact: Contact) -> None:
         m.agent_sessions.labels(cluster).inc()
 
 
+def count_refused(cluster: str, *, is_capacity: bool) -> None:
+    """Count a report of a cluster's agent, or a part of it, that could not be taken."""
+    m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc()
+
+
 def note_applied(view: View, plan: Plan, applied: set[int]) -> None:
     """Count what a cycle has stored. Waits end with a job's first dispatch."""
     now = time.time()

@@ -17,6 +17,7 @@ from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster.protocol.states import HoldCause, JobState, RunState
+from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
 
 MOST_PER_PAGE = 1000
@@ -309,7 +310,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
         known = tuple(path for path in declared.only_queues if caller.may_know(path))
         declared = declared.model_copy(update={"only_queues": known})
         spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
-        report = None if row.report is None else CapacityReport.model_validate(row.report)
+        report, _ = read_capacity(row.report)
         heard = row.contact_at is not None and row.contact_at.year > 1970
         out.append(
             {

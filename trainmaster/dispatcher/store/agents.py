@@ -134,6 +134,21 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
     await note_change(tx, "capacity", cluster_id)
 
 
+async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
+    """Close a cluster to new runs until its agent reports anew; what it reported before stays."""
+    await tx.run(
+        """
+        INSERT INTO capacity (cluster_id, report, received_at) VALUES (:cluster, CAST(:report AS jsonb), now())
+        ON CONFLICT (cluster_id) DO UPDATE SET
+            report = jsonb_set(capacity.report, '{closed}', to_jsonb(CAST(:why AS text))), received_at = excluded.received_at
+        """,
+        cluster=cluster_id,
+        report=dumps({"groups": [], "runtime": "unknown", "scheduler": "unknown", "closed": why}),
+        why=why,
+    )
+    await note_change(tx, "capacity", cluster_id)
+
+
 async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
     """What a sync is measured by.
 
