@@ -10,12 +10,14 @@ import orjson
 
 from bench.agent_setup import (
     CLUSTER,
+    HOME,
     NAMESPACE,
     WatchedApi,
     clear,
     cluster_config,
     find_placement,
     manifests_of,
+    namespace_uid,
     plane_cpu_seconds,
     start_run,
 )
@@ -72,8 +74,8 @@ def _all_cpu(rounds: list[dict[str, Any]], client: str) -> float:
 async def _bare_round(plane: ControlPlane, placement: str, start: StartRun) -> dict[str, Any]:
     members = sum(start.sizes.values())
     async with BareKube(plane, cluster_config(placement).parallel) as bare:
-        record = Record(start, NAMESPACE, 1)
-        record.take(await bare.make(CONFIG_MAPS.path(NAMESPACE), record.to_config_map(CLUSTER)))
+        record = Record(start, NAMESPACE, 1, owner_uid=await namespace_uid(plane))
+        record.take(await bare.make(CONFIG_MAPS.path(HOME), record.to_config_map(CLUSTER, HOME)))
         manifests = manifests_of(record, await find_placement(plane, placement))
         for resource, body in manifests.objects():
             await bare.make(resource.path(NAMESPACE), body)
@@ -89,7 +91,7 @@ async def _runtime_round(plane: ControlPlane, placement: str, start: StartRun) -
     config = cluster_config(placement)
     members = sum(start.sizes.values())
     async with WatchedApi(await open_access(plane.kubeconfig), config.parallel) as api:
-        runtime = KubernetesRuntime(api, config, namespace=NAMESPACE, clock=boot_time)
+        runtime = KubernetesRuntime(api, config, namespace=HOME, clock=boot_time)
         await runtime.open()
         try:
             cpu, of_plane, began = cpu_seconds(), plane_cpu_seconds(plane), time.perf_counter()

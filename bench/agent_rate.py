@@ -11,12 +11,14 @@ import orjson
 
 from bench.agent_setup import (
     CLUSTER,
+    HOME,
     NAMESPACE,
     WatchedApi,
     clear,
     cluster_config,
     find_placement,
     manifests_of,
+    namespace_uid,
     plane_cpu_seconds,
     start_run,
     until_nothing_is_left,
@@ -62,7 +64,7 @@ async def steady_load(plane: ControlPlane, nodes: NodesProcess, rate: float, sec
     config = cluster_config("native")
     log, first = Log(), _FIRST * round(rate)  # numbers of jobs, different in each call
     async with WatchedApi(await open_access(plane.kubeconfig), config.parallel) as api:
-        runtime = KubernetesRuntime(api, config, namespace=NAMESPACE, clock=boot_time)
+        runtime = KubernetesRuntime(api, config, namespace=HOME, clock=boot_time)
         await runtime.open()
         try:
             cpu, began = _cpu(plane, nodes), time.perf_counter()
@@ -151,10 +153,8 @@ async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
     placement = await find_placement(plane, "native")
     starts = [start_run(_FIRST // 2 + number, 1, "succeed") for number in range(2 * runs)]
     async with BareKube(plane, cluster_config("native").parallel) as bare:
-        # One anchor owns them all: pods whose owner is not there would be collected as garbage.
-        owner = Record(starts[0], NAMESPACE, 1)
-        owner.take(await bare.make(CONFIG_MAPS.path(NAMESPACE), owner.to_config_map(CLUSTER)))
-        pods = [_pod(start, placement, owner) for start in starts]
+        uid = await namespace_uid(plane)
+        pods = [_pod(start, placement, uid) for start in starts]
         created = await bare.seconds_for([Call("POST", PODS.path(NAMESPACE), pod)] for pod in pods[:runs])
         chains = [_five_writes(*one) for one in zip(starts[runs:], pods[runs:], strict=True)]
         before = plane_cpu_seconds(plane)
@@ -170,21 +170,20 @@ async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
     }
 
 
-def _pod(start: StartRun, placement: Placement, owner: Record) -> bytes:
-    record = Record(start, NAMESPACE, 1, uid=owner.uid)
+def _pod(start: StartRun, placement: Placement, owner_uid: str) -> bytes:
+    record = Record(start, NAMESPACE, 1, owner_uid=owner_uid)
     pod = manifests_of(record, placement).pod("worker", 0)
-    pod["metadata"]["ownerReferences"] = [owner.owner()]
     pod["spec"]["schedulerName"] = "nobody"
     return orjson.dumps(pod)
 
 
 def _five_writes(start: StartRun, pod: bytes) -> list[Call]:
     """A run's anchor, its pod, its end in the anchor, and both deleted."""
-    anchors, anchor = CONFIG_MAPS.path(NAMESPACE), CONFIG_MAPS.path(NAMESPACE, start.run)
+    anchors, anchor = CONFIG_MAPS.path(HOME), CONFIG_MAPS.path(HOME, start.run)
     record = Record(start, NAMESPACE, 1)
     ended = Progress(created=True, verdict=Verdict(RunState.SUCCEEDED), ended_at=time.time())
     return [
-        Call("POST", anchors, orjson.dumps(record.to_config_map(CLUSTER))),
+        Call("POST", anchors, orjson.dumps(record.to_config_map(CLUSTER, HOME))),
         Call("POST", PODS.path(NAMESPACE), pod),
         Call("PATCH", anchor, orjson.dumps({"data": {"progress": ended.dump()}}), MERGE_PATCH),
         Call("DELETE", PODS.path(NAMESPACE, member_id(start.run, "worker", 0))),

@@ -3,20 +3,22 @@
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from bench.cpu import cpu_seconds
-from tests.cluster.api import ApiClient
+from tests.cluster.api import ApiClient, ApiError
 from tests.cluster.control_plane import ETCD, ControlPlane, assets
 from tests.cluster.fixtures import has_default_account
 from tests.conformance.kube_lab import PRIORITY_CLASS
 from tests.waiting import eventually
 from trainmaster.agent.kube.access import Access, open_access
 from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS, Resource
+from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, Resource
+from trainmaster.agent.kube.pods import LABEL_RUN
 from trainmaster.agent.placement.choose import PlacementConfig, choose, detect
+from trainmaster.agent.placement.native import pod_groups
 from trainmaster.agent.placement.port import Placement
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster.agent.runtime.kubernetes.facts import facts_of
@@ -26,8 +28,11 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import job_id, run_id
 
 NAMESPACE = "jobs"
+HOME = "agent"
+"""The agent's namespace, where it keeps the records of runs."""
 CLUSTER = "bench"
 _OURS = f"{LABEL_AGENT}={CLUSTER}"
+_OURS_BY_RUN = f"{_OURS},{LABEL_RUN}"
 
 
 def need_programs(*programs: str) -> None:
@@ -44,7 +49,8 @@ async def control_plane(folder: Path, *, fsync: bool, whole: bool = True) -> Asy
     plane = await ControlPlane.start(folder, scheduler=whole, controller_manager=whole, flags=flags)
     try:
         async with plane.client() as api:
-            await api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            for namespace in (NAMESPACE, HOME):
+                await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
             await _make_class(api)
             if whole:
                 await has_default_account(api, NAMESPACE)
@@ -140,11 +146,21 @@ def manifests_of(record: Record, placement: Placement) -> Manifests:
     )
 
 
+async def namespace_uid(plane: ControlPlane, name: str = NAMESPACE) -> str:
+    """Return the uid of a namespace of jobs, which owns what is made in it."""
+    async with plane.client() as api:
+        return str((await api.get(NAMESPACES.path(None, name)))["metadata"]["uid"])
+
+
 async def clear(plane: ControlPlane) -> None:
     """Take away all that was made for runs, and wait until it is gone."""
     async with plane.client() as api:
         await api.delete(PODS.path(NAMESPACE), query={"labelSelector": _OURS, "gracePeriodSeconds": 0})
-        await api.delete(CONFIG_MAPS.path(NAMESPACE), query={"labelSelector": _OURS})
+        for namespace in (NAMESPACE, HOME):
+            await api.delete(CONFIG_MAPS.path(namespace), query={"labelSelector": _OURS})
+        for resource in (SERVICES, pod_groups("v1alpha2"), pod_groups("v1beta1")):
+            with suppress(ApiError):  # not every release serves every version of pod groups
+                await api.delete(resource.path(NAMESPACE), query={"labelSelector": _OURS})
     await until_nothing_is_left(plane)
 
 
@@ -154,8 +170,8 @@ async def until_nothing_is_left(plane: ControlPlane) -> None:
         async def gone() -> bool:
             return not [
                 one
-                for resource in (PODS, CONFIG_MAPS)
-                for one in (await api.get(resource.path(NAMESPACE), {"labelSelector": _OURS, "limit": 1}))["items"]
+                for path in (PODS.path(NAMESPACE), CONFIG_MAPS.path(NAMESPACE), CONFIG_MAPS.path(HOME))
+                for one in (await api.get(path, {"labelSelector": _OURS_BY_RUN, "limit": 1}))["items"]
             ]
 
         await eventually(gone, 60)

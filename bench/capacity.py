@@ -23,7 +23,7 @@ import psutil
 import uvloop
 import yaml
 
-from bench.agent_setup import CLUSTER, control_plane, facts, need_programs, plane_cpu_seconds
+from bench.agent_setup import CLUSTER, HOME, control_plane, facts, need_programs, plane_cpu_seconds
 from bench.bare_kube import BareKube, Call
 from bench.capacity_cluster import FOREIGN, PROBE_NODES, TOKEN, TOKENS, Churn, fill
 from bench.cpu import cpu_seconds, differences, load_average
@@ -62,7 +62,7 @@ async def read_all(bare: BareKube) -> dict[str, float]:
 
 def start_agent(plane: ControlPlane, folder: Path, port: int) -> Daemon:
     config, key = folder / "agent.yaml", folder / "agent.key"
-    config.write_text(yaml.safe_dump({"cluster": CLUSTER, "namespace": "jobs"}))
+    config.write_text(yaml.safe_dump({"cluster": CLUSTER, "namespace": "jobs", "lease": {"namespace": HOME}}))
     key.write_text("tmk_bench")
     agent = Daemon(
         [

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from bench.agent_setup import CLUSTER, manifests_of, plane_cpu_seconds, start_run
+from bench.agent_setup import CLUSTER, manifests_of, namespace_uid, plane_cpu_seconds, start_run
 from bench.bare_kube import BareKube, Call
-from tests.cluster.chart import JOBS
+from tests.cluster.chart import JOBS, NAMESPACE
 from tests.cluster.control_plane import ControlPlane
 from tests.waiting import eventually
 from trainmaster.agent.kube.access import open_access
@@ -38,13 +38,14 @@ async def _create(plane: ControlPlane, first: int, count: int, seconds: float) -
     async with ApiServer(await open_access(plane.kubeconfig)) as api:
         placement = choose(PlacementConfig.model_validate({"scheduler": "native"}), await detect(api))
     words = ("sleep", str(seconds)) if seconds else ("succeed",)
+    owner = await namespace_uid(plane, JOBS)
     starts = iter([start_run(number, 1, *words) for number in range(first + 1, first + count + 1)])
     async with BareKube(plane, _PARALLEL) as bare:
 
         async def create() -> None:
             for start in starts:
-                record = Record(start, JOBS, 1)
-                record.take(await bare.make(CONFIG_MAPS.path(JOBS), record.to_config_map(CLUSTER)))
+                record = Record(start, JOBS, 1, owner_uid=owner)
+                record.take(await bare.make(CONFIG_MAPS.path(NAMESPACE), record.to_config_map(CLUSTER, NAMESPACE)))
                 pod = orjson.dumps(manifests_of(record, placement).pod("worker", 0))
                 await bare.one(Call("POST", PODS.path(JOBS), pod))
 
@@ -53,7 +54,7 @@ async def _create(plane: ControlPlane, first: int, count: int, seconds: float) -
 
 async def _clear(plane: ControlPlane) -> None:
     async with plane.client() as api:
-        for path in (PODS.path(JOBS), CONFIG_MAPS.path(JOBS)):
+        for path in (PODS.path(JOBS), CONFIG_MAPS.path(NAMESPACE)):
             await api.delete(path, query={"labelSelector": _LABEL, "gracePeriodSeconds": 0})
 
         async def gone() -> bool:

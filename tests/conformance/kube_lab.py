@@ -35,7 +35,7 @@ async def access_by(kubeconfig: Path) -> Access:
 
 
 class KubeLab:
-    """``living`` counts the containers of a run that are alive as the nodes see it."""
+    """``living`` counts the containers of a run that are alive as the nodes see it; ``home`` is the agent's own namespace."""
 
     def __init__(
         self,
@@ -45,10 +45,11 @@ class KubeLab:
         living: Callable[[dict[str, str]], int],
         open_gate: Callable[[str], None],
         placement: str = "gates",
+        home: str = "agent",
         **config: Any,
     ) -> None:
         self._access = access
-        self._namespace = namespace
+        self.home = home
         self._living = living
         self._open_gate = open_gate
         self.config = KubernetesCluster.model_validate(
@@ -56,7 +57,7 @@ class KubeLab:
                 "cluster": "lab",
                 "namespace": namespace,
                 "placement": {"scheduler": placement},
-                "lease": {"duration": "4s"},
+                "lease": {"duration": "4s", "namespace": home},
                 "tombstone": "1s",
                 "patience": {"image": "300ms", "container": "300ms", "opened": "2s"},
                 **config,
@@ -66,7 +67,7 @@ class KubeLab:
         self.kubernetes = self._make()
 
     def _make(self) -> KubernetesRuntime:
-        return KubernetesRuntime(self.api, self.config, namespace=self._namespace, clock=boottime)
+        return KubernetesRuntime(self.api, self.config, namespace=self.home, clock=boottime)
 
     @property
     def runtime(self) -> Runtime:

@@ -17,7 +17,7 @@ from typing import Any
 from bench.kube_stage import KubeCluster, KubeStage
 from bench.stage import ADMIN_KEY
 from tests.cluster.api import ApiClient, ApiError
-from tests.cluster.chart import JOBS, Installed, install_agent
+from tests.cluster.chart import JOBS, NAMESPACE, Installed, install_agent
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import need_programs
 from tests.cluster.kubelet import Kubelet
@@ -32,6 +32,7 @@ PATIENCE = 120.0
 """Seconds for what takes a few on an idle machine."""
 POD_GROUPS = "/apis/scheduling.k8s.io/v1alpha2"
 _KINDS = {"pods": "/api/v1", "configmaps": "/api/v1", "services": "/api/v1", "podgroups": POD_GROUPS}
+_RECORDS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _NOT_OURS = frozenset(("kube-root-ca.crt",))
 _SETTINGS = {"TRAINMASTER_LEASE_SECONDS": "6", "TRAINMASTER_COOL_DOWN_FACTOR": "0.1"}
 RUN_LABEL = "trainmaster.dev/run"
@@ -62,13 +63,16 @@ class Site:
         self.installed = installed
 
     async def objects(self, kind: str, run: str | None = None) -> list[dict[str, Any]]:
-        query = {} if run is None else {"labelSelector": f"{RUN_LABEL}={run}"}
+        """Return what there is of a kind; ``records`` are in the agent's namespace, all others in that of the jobs."""
+        selectors = ["trainmaster.dev/anchor"] if kind == "records" else []
+        selectors += [] if run is None else [f"{RUN_LABEL}={run}"]
+        query = {"labelSelector": ",".join(selectors)}
         items: list[dict[str, Any]] = (await self.api.get(path_of(kind), query))["items"]
         return [one for one in items if one["metadata"]["name"] not in _NOT_OURS]
 
     async def left(self) -> dict[str, list[str]]:
-        """What there is in the namespace of the jobs, by kind."""
-        found = {kind: [one["metadata"]["name"] for one in await self.objects(kind)] for kind in _KINDS}
+        """What there is of runs, by kind."""
+        found = {kind: [one["metadata"]["name"] for one in await self.objects(kind)] for kind in (*_KINDS, "records")}
         return {kind: names for kind, names in found.items() if names}
 
     async def until_empty(self, within: float = PATIENCE) -> None:
@@ -113,7 +117,9 @@ class Site:
 
 
 def path_of(kind: str, name: str = "") -> str:
-    """Where objects of a kind are, in the namespace of the jobs."""
+    """Where objects of a kind are: in the namespace of the jobs, but for records."""
+    if kind == "records":
+        return f"{_RECORDS}{'/' if name else ''}{name}"
     return f"{_KINDS[kind]}/namespaces/{JOBS}/{kind}{'/' if name else ''}{name}"
 
 

@@ -17,12 +17,15 @@ async def make_lab(cluster: Cluster, placement: str) -> KubeLab:
     classes = await cluster.api.get("/apis/scheduling.k8s.io/v1/priorityclasses")
     if "trainmaster" not in {one["metadata"]["name"] for one in classes["items"]}:
         await cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", PRIORITY_CLASS)
+    home = f"{cluster.namespace}-agent"
+    await cluster.api.post("/api/v1/namespaces", {"metadata": {"name": home}})
     return KubeLab(
         await access_by(cluster.plane.kubeconfig),
         cluster.namespace,
         living=lambda labels: len(cluster.kubelet.living(labels)),
         open_gate=cluster.kubelet.open_gate,
         placement=placement,
+        home=home,
     )
 
 

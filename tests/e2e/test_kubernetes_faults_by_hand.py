@@ -103,7 +103,7 @@ async def test_without_a_permission_runs_are_returned_with_the_words_of_the_clus
         site.kubelet.open_gate("ends")
         new = await scene.submit(a_gang("new", 4, "gate", "lasting"))
         returned = await scene.until_run(new, RunState.RETURNED)
-        assert 'cannot create resource "configmaps"' in returned.message
+        assert 'cannot create resource "podgroups"' in returned.message
         waiting = await scene.job(new)
         assert len(site.kubelet.living()) == 4, "what runs is left alone"
         await install_agent(site.plane, "north")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.chart import JOBS, helm, install_agent
+from tests.cluster.chart import JOBS, NAMESPACE, helm, install_agent
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
 from tests.conformance.kube_lab import access_by
 from tests.conformance.runtime_suite import eventually
@@ -89,6 +89,10 @@ async def nothing_is_left(cluster: Cluster, runtime: KubernetesRuntime) -> None:
             items = (await cluster.api.get(f"/{base}/namespaces/{JOBS}/{kind}"))["items"]
             ours = [one["metadata"] for one in items if "trainmaster.dev/run" in (one["metadata"].get("labels") or {})]
             found += [f"{kind}/{metadata['name']}" for metadata in ours]
+        records = await cluster.api.get(
+            f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"labelSelector": "trainmaster.dev/run"}
+        )
+        found += [f"record {one['metadata']['name']}" for one in records["items"]]
         return found
 
     for _ in range(600):

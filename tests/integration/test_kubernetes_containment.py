@@ -34,7 +34,9 @@ from trainmaster.agent.runtime.kubernetes.anchors import Anchors
 from trainmaster.agent.runtime.kubernetes.book import Book
 from trainmaster.agent.runtime.kubernetes.burial import Burial
 from trainmaster.agent.runtime.kubernetes.intake import Intake
+from trainmaster.agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster.agent.runtime.kubernetes.manifests import Manifests
+from trainmaster.agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster.agent.runtime.kubernetes.opening import Opening
 from trainmaster.agent.runtime.kubernetes.orphans import Orphans
 from trainmaster.agent.runtime.kubernetes.room import Room
@@ -266,7 +268,8 @@ SIDE_TASKS: dict[str, tuple[object, str, str]] = {
     "what ended runs leave is cleared away": (Burial, "_clear", "clear"),
     "records of ended runs are removed": (Burial, "_delete", "clear"),
     "the lease is renewed": (LeaseKeeper, "_renew", "lease"),
-    "namespaces are looked for": (Intake, "look_for_namespaces", "namespaces"),
+    "namespaces are looked for": (JobNamespaces, "_look_again", "namespaces"),
+    "objects without a run are looked for": (Leftovers, "clear", "leftovers"),
     "pods without a run are looked for": (Orphans, "clear", "orphans"),
     "a pod is counted": (Inventory, "pod_put", "pod"),
     "a listing is taken over": (Inventory, "relisted", "listed"),
@@ -280,7 +283,7 @@ async def test_errors_in_what_is_done_beside_runs_end_nothing(
 ) -> None:
     owner, name, place = SIDE_TASKS[handler]
     before = contained(place)
-    monkeypatch.setattr(runtime, "_NAMESPACE_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.namespaces._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.orphans._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.burial._RETRY_SECONDS", 0.05)
     fault = Fault(monkeypatch, owner, name, None, most=2)

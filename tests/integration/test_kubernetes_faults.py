@@ -23,7 +23,7 @@ from tests.conformance.runtime_suite import (
     until_state,
 )
 from tests.fake_kube.nodes import FakeNodes
-from tests.fake_kube.resources import QUOTAS
+from tests.fake_kube.resources import QUOTAS, ResourceId
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster, lab_on, two_nodes
 from trainmaster.agent.kube import watch
@@ -292,7 +292,8 @@ async def test_a_runtime_opened_again_forgets_what_went_meanwhile(lab: KubeLab) 
     await until_state(lab, A, RunState.RUNNING)
     await until_state(lab, B, RunState.RUNNING)
     await lab.kubernetes.close()
-    await lab.api.delete(CONFIG_MAPS, NAMESPACE, A)
+    await lab.api.delete(CONFIG_MAPS, AGENT_NAMESPACE, A)
+    await lab.api.delete(PODS, NAMESPACE, f"{A}-worker-0", grace=0)
     await lab.open()
     assert set(lab.runtime.held()) == {B}
     assert (await until_state(lab, B, RunState.RUNNING)).members[0].state == "running"
@@ -333,7 +334,7 @@ async def test_whether_an_unanswered_run_was_recorded_is_not_guessed(lab: KubeLa
 
 async def test_a_record_that_comes_late_from_the_agent_before_is_held(lab: KubeLab) -> None:
     record = Record(start_run(lab, A, Part(RUNS)), NAMESPACE, 1)
-    await lab.api.create(CONFIG_MAPS, NAMESPACE, record.to_config_map("lab"))
+    await lab.api.create(CONFIG_MAPS, AGENT_NAMESPACE, record.to_config_map("lab", AGENT_NAMESPACE))
     await eventually(lambda: A in lab.runtime.held(), "the run is held")
     await until_state(lab, A, RunState.RUNNING)
 
@@ -387,6 +388,7 @@ async def test_without_its_namespace_a_cluster_is_closed(lab: KubeLab) -> None:
     await lab.api.call("DELETE", NAMESPACES.path(None, NAMESPACE))
     over = await until_over(lab, A)
     assert over.state is RunState.PREEMPTED
+    await eventually(lambda: lab.kubernetes._namespaces.is_missing(NAMESPACE), "it is seen that the namespace is gone")
     with pytest.raises(RuntimeAwayError):
         await lab.runtime.start(start_run(lab, B, Part(RUNS)))
     assert "there is no namespace jobs" in (await lab.runtime.capacity()).closed
@@ -458,7 +460,9 @@ async def test_a_gang_whose_creation_was_not_noted_is_still_known_to_be_whole(la
     await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
     await until_state(lab, A, RunState.RUNNING)
     await lab.kubernetes.close()
-    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"data": {"progress": "{}"}})  # as one that was killed leaves it
+    await lab.api.patch(
+        CONFIG_MAPS, AGENT_NAMESPACE, A, {"data": {"progress": "{}"}}
+    )  # as one that was killed leaves it
     await lab.restart()
     await until_state(lab, A, RunState.RUNNING)
     await delete_pod(lab, f"{A}-worker-1", grace=0)
@@ -466,7 +470,7 @@ async def test_a_gang_whose_creation_was_not_noted_is_still_known_to_be_whole(la
     assert starts(nodes, f"{A}-worker-1") == 1
 
 
-async def test_pods_that_nothing_owns_any_more_are_deleted(
+async def test_what_is_left_of_a_run_without_a_record_is_deleted(
     lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
@@ -474,31 +478,43 @@ async def test_pods_that_nothing_owns_any_more_are_deleted(
     await until_state(lab, A, RunState.RUNNING)
     await until_state(lab, B, RunState.RUNNING)
     await lab.kubernetes.close()
-    await lab.api.call("DELETE", CONFIG_MAPS.path(NAMESPACE, A), body={"propagationPolicy": "Orphan"})
+    await lab.api.delete(CONFIG_MAPS, AGENT_NAMESPACE, A)
     assert lab.living(A) == 2
     monkeypatch.setattr(orphans, "_PATIENCE", 0.3)
     await lab.restart()
+    assert not await lab.runtime.verify_absent(stop_run(A), "ours")
     await eventually(lambda: lab.living(A) == 0, "the pods without a record are gone")
     assert lab.living(B) == 1
     assert set(lab.runtime.held()) == {B}
+    await eventually(lambda: not kube_objects(kube, A), "nothing is left of it")
+    assert await lab.runtime.verify_absent(stop_run(A), "ours")
 
 
-async def test_a_run_whose_record_somebody_deleted_ends_and_leaves_nothing(lab: KubeLab) -> None:
+def kube_objects(kube: FakeKube, run: str) -> list[str]:
+    """Return all that is in the namespace of the jobs for a run, by kind and name."""
+    return [
+        f"{key.plural}/{key.name}"
+        for resource in (PODS, SERVICES, CONFIG_MAPS)
+        for key in kube.store.scan(ResourceId(resource.version, resource.plural))
+        if key.namespace == NAMESPACE and key.name.startswith(run)
+    ]
+
+
+async def test_a_run_whose_record_somebody_deleted_ends_and_leaves_nothing(lab: KubeLab, kube: FakeKube) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
     await until_state(lab, A, RunState.RUNNING)
-    await lab.api.delete(CONFIG_MAPS, NAMESPACE, A)
+    await lab.api.delete(CONFIG_MAPS, AGENT_NAMESPACE, A)
     over = await until_over(lab, A)
     assert over.state is RunState.PREEMPTED
     assert lab.living(A) == 0
     await lab.runtime.forget(A)
-    for resource in (PODS, SERVICES, CONFIG_MAPS):
-        assert not (await lab.api.call("GET", resource.path(NAMESPACE)))["items"]
+    await eventually(lambda: not kube_objects(kube, A), "nothing is left of it")
 
 
 async def test_a_record_that_somebody_spoilt_ends_its_run(lab: KubeLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
     await until_state(lab, A, RunState.RUNNING)
-    await lab.api.patch(CONFIG_MAPS, NAMESPACE, A, {"data": {"start": "spoilt"}})
+    await lab.api.patch(CONFIG_MAPS, AGENT_NAMESPACE, A, {"data": {"start": "spoilt"}})
     await lab.runtime.stop(stop_run(A))
     assert (await until_over(lab, A)).state in (RunState.PREEMPTED, RunState.CANCELLED)
     assert lab.living(A) == 0

@@ -218,7 +218,7 @@ def rules(name: str) -> list[tuple[str, str, str]]:
     return found
 
 
-ROLES = ("clusterrole.yaml", "role-jobs.yaml", "role-lease.yaml")
+ROLES = ("clusterrole.yaml", "role-jobs.yaml", "role-own.yaml")
 
 
 @pytest.mark.parametrize("name", ROLES)
@@ -403,7 +403,7 @@ NAME = "tm-trainmaster-agent"
 FOR_ALL = [("", "nodes", READ), ("", "pods", READ), ("", "namespaces", ["get"])]
 FOR_ALL += [("topology.node.k8s.io", "noderesourcetopologies", READ), ("resource.k8s.io", "resourceslices", READ)]
 IN_JOB_NAMESPACES = [
-    ("", "configmaps", [*READ, "create", "update", "patch", "delete"]),
+    ("", "configmaps", ["get", "list", "create", "patch", "delete"]),
     ("", "pods", ["create", "patch", "delete", "deletecollection"]),
     ("", "pods/log", ["get"]),
     ("", "services", ["get", "list", "create", "delete"]),
@@ -448,12 +448,13 @@ def test_the_agent_is_granted_exactly_what_its_schedulers_need(enabled: list[str
     in_jobs = IN_JOB_NAMESPACES + [rule for name in names for rule in BY_SCHEDULER[name][1]]
     assert sorted(granted(found.pop((None, NAME)))) == sorted(everywhere)
     assert sorted(granted(found.pop(("trainmaster-jobs", NAME)))) == sorted(in_jobs)
-    lease = found.pop(("here", f"{NAME}-lease"))
-    assert granted(lease) == [
+    own = found.pop(("here", f"{NAME}-own"))
+    assert granted(own) == [
         ("coordination.k8s.io", "leases", ["create", "list", "watch"]),
         ("coordination.k8s.io", "leases", ["get", "update", "patch"]),
+        ("", "configmaps", GROUP),
     ]
-    assert lease["rules"][1]["resourceNames"] == [NAME]
+    assert own["rules"][1]["resourceNames"] == [NAME]
     assert found == {}
 
 
@@ -469,11 +470,11 @@ def test_the_agent_sees_no_secret_and_has_no_wildcard(values: Object) -> None:
 def test_the_agent_may_write_in_each_job_namespace_and_nowhere_else() -> None:
     objects = rendered("agent", AGENT_EVERYTHING)
     bound = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects if one["kind"] == "RoleBinding"}
-    assert bound == {("jobs-a", NAME), ("jobs-b", NAME), ("here", f"{NAME}-lease")}
+    assert bound == {("jobs-a", NAME), ("jobs-b", NAME), ("here", f"{NAME}-own")}
     (everywhere,) = (role for (namespace, _), role in roles(AGENT_EVERYTHING).items() if namespace is None)
     assert all(set(rule["verbs"]) <= set(READ) for rule in everywhere["rules"])
     assert [rule["resourceNames"] for rule in everywhere["rules"] if rule["resources"] == ["namespaces"]] == [
-        ["jobs-a", "jobs-b"]
+        ["jobs-a", "jobs-b", "kube-system"]
     ]
     for one in objects:
         if one["kind"].endswith("RoleBinding"):

@@ -82,7 +82,7 @@ def made(
         return found
 
     return Manifests(
-        Record(start, "jobs", term=2, progress=progress or Progress(), uid="uid-of-anchor"),
+        Record(start, "jobs", term=2, progress=progress or Progress(), owner_uid="uid-of-namespace"),
         facts_of(start),
         placement or Native("v1alpha2"),
         agent="north",
@@ -128,7 +128,13 @@ class TestAMemberAlone:
                 },
                 # Without "controller", kubectl drain NODE refuses: "cannot delete Pods that declare no controller".
                 "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "ConfigMap", "name": RUN, "uid": "uid-of-anchor", "controller": True}
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Namespace",
+                        "name": "jobs",
+                        "uid": "uid-of-namespace",
+                        "controller": True,
+                    }
                 ],
             },
             "spec": {
@@ -181,7 +187,7 @@ class TestAGang:
             "selector": {LABEL_RUN: RUN},
         }
         for one in (group, roster, service):
-            assert one.body["metadata"]["ownerReferences"][0]["uid"] == "uid-of-anchor"
+            assert one.body["metadata"]["ownerReferences"][0]["uid"] == "uid-of-namespace"
             assert one.body["metadata"]["namespace"] == "jobs"
 
     def test_every_member_has_a_stable_name_and_the_roster_mounted(self) -> None:

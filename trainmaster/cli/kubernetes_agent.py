@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_USUAL_NAMESPACE = "trainmaster-agent"
 _RETRY_SECONDS = 5.0
 _STUCK_SECONDS = 60.0
 """After so long without a turn of the event loop the process is not well."""
@@ -72,7 +73,7 @@ async def run_kubernetes_agent(
 ) -> None:
     """Wait for the Lease, then act until ``stop``.
 
-    Raises LeaseLostError when another replica acts, AccessError, PlacementUnavailableError, and SupersededError.
+    Raises LeaseLostError when another replica acts, AccessError, PlacementUnavailableError, RecordsExposedError and SupersededError.
     """
     from trainmaster.agent.kube.access import open_access
     from trainmaster.agent.kube.client import ApiServer
@@ -134,13 +135,13 @@ async def _open(runtime: Any, stop: asyncio.Event) -> bool:
 
 
 def own_namespace(config: "KubernetesCluster") -> str:
-    """Of this pod; outside a cluster, that of the jobs."""
+    """Return the namespace of this pod; outside a cluster, that of the Lease, or where the chart usually puts the agent."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:
             return _OWN_NAMESPACE.read_text().strip()
         except OSError:
             pass
-    return config.lease.namespace or config.job_namespaces[0]
+    return config.lease.namespace or config.record_namespace or _USUAL_NAMESPACE
 
 
 def _refuse(message: str) -> typer.Exit:

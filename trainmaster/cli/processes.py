@@ -389,6 +389,7 @@ def _run_on_kubernetes(
     from trainmaster.agent.kube.access import AccessError
     from trainmaster.agent.kube.lease import LeaseLostError
     from trainmaster.agent.placement.choose import PlacementUnavailableError
+    from trainmaster.agent.runtime.kubernetes.config import RecordsExposedError
     from trainmaster.cli.kubernetes_agent import Pulse, read_cluster, run_kubernetes_agent
 
     config = read_cluster(path)
@@ -415,7 +416,7 @@ def _run_on_kubernetes(
         _until_superseded(run)
     except LeaseLostError as error:
         raise fail(f"another replica acts now: {error}", Exit.CONFLICT) from error
-    except (AccessError, PlacementUnavailableError) as error:
+    except (AccessError, PlacementUnavailableError, RecordsExposedError) as error:
         raise fail(str(error), Exit.USAGE) from error
 
 

@@ -39,6 +39,11 @@ class RefusedError(KubeError):
 class NotFoundError(RefusedError):
     """Neither the object nor, perhaps, its namespace or kind is there."""
 
+    @property
+    def is_namespace_gone(self) -> bool:
+        """Whether it is the namespace that does not exist."""
+        return self.details.get("kind") == "namespaces"
+
 
 class ConflictError(RefusedError):
     """It exists already (``reason`` AlreadyExists), or it has changed since it was read."""
@@ -57,7 +62,7 @@ class ForbiddenError(RefusedError):
         return " cannot " in str(self) and " resource " in str(self)
 
     @property
-    def is_namespace_ending(self) -> bool:
+    def is_namespace_gone(self) -> bool:
         """Whether the namespace is being deleted."""
         return any(cause.get("reason") == "NamespaceTerminating" for cause in self.details.get("causes") or ())
 

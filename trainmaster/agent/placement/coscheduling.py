@@ -36,6 +36,10 @@ class Coscheduling(Usual):
     def capabilities(self) -> frozenset[str]:
         return frozenset(("gang", "gangStrict", "resize", *(("numa",) if self.numa else ())))
 
+    @property
+    def created(self) -> tuple[Resource, ...]:
+        return (POD_GROUPS,)
+
     def lacks(self, gang: Gang) -> str | None:
         return (
             lacks_level(gang, "coscheduling")

@@ -51,6 +51,10 @@ class Kueue(Usual):
     def watched(self) -> tuple[Resource, ...]:
         return (workloads(self.version),)
 
+    @property
+    def created(self) -> tuple[Resource, ...]:
+        return ()
+
     def run_of(self, obj: Mapping[str, Any]) -> str | None:
         """Kueue writes no label of ours on a Workload; the pods own it, and their names begin with the run's."""
         metadata = obj["metadata"]

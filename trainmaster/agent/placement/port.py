@@ -121,6 +121,11 @@ class Placement(Protocol):
         """Resources that tell what becomes of gangs."""
         ...
 
+    @property
+    def created(self) -> tuple[Resource, ...]:
+        """Resources of which ``objects`` makes some."""
+        ...
+
     def run_of(self, obj: Mapping[str, Any]) -> str | None:
         """The run that a watched object belongs to; None if to none of ours."""
         ...

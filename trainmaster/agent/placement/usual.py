@@ -25,6 +25,10 @@ class Usual:
     def watched(self) -> tuple[Resource, ...]:
         return ()
 
+    @property
+    def created(self) -> tuple[Resource, ...]:
+        return self.watched
+
     def run_of(self, obj: Mapping[str, Any]) -> str | None:
         return run_of_label(obj)
 

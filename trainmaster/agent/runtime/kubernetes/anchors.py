@@ -1,14 +1,22 @@
 """`Anchors`: the records of runs in the API server, written and read again."""
 
 import time
+import uuid
 from dataclasses import replace
 
 from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from trainmaster.agent.kube.errors import ConflictError, NotFoundError
 from trainmaster.agent.kube.lease import LeaseKeeper
-from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES
+from trainmaster.agent.kube.paths import CONFIG_MAPS
 from trainmaster.agent.runtime.kubernetes.book import Book
-from trainmaster.agent.runtime.kubernetes.record import Progress, UnreadableAnchorError, Verdict, read_record
+from trainmaster.agent.runtime.kubernetes.record import (
+    LABEL_AGENT,
+    MANAGED_BY,
+    Progress,
+    UnreadableAnchorError,
+    Verdict,
+    read_record,
+)
 from trainmaster.protocol.states import RunState
 
 _FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
@@ -19,12 +27,32 @@ PERMISSION_PATIENCE = 10.0
 
 
 class Anchors:
-    """``duration`` is the Lease's, in seconds."""
+    """``home`` is the agent's namespace, where the anchors are; ``duration`` is the Lease's, in seconds."""
 
-    def __init__(self, api: ApiServer, lease: LeaseKeeper, duration: float) -> None:
+    def __init__(self, api: ApiServer, lease: LeaseKeeper, home: str, duration: float) -> None:
         self._api = api
+        self._home = home
         self._lease = lease
         self._fresh = min(_FRESH_SECONDS, _FRESH_PART * duration)
+
+    async def identity(self, agent: str, earlier: str) -> str:
+        """Return what the dispatcher knows these records by. Raises KubeError.
+
+        It is written beside them, so that it is another one once they are lost. ``earlier``: what an agent of an older release said,
+        where it has left records: the uid of its first namespace for jobs. With another one those runs would be taken for lost.
+        """
+        name = f"trainmaster-records-{agent}"
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {MANAGED_BY[0]: MANAGED_BY[1], LABEL_AGENT: agent}},
+            "data": {"holder": earlier or uuid.uuid4().hex},
+        }
+        try:
+            stored = await self._api.create(CONFIG_MAPS, self._home, body)
+        except ConflictError:
+            stored = await self._api.get(CONFIG_MAPS, self._home, name)
+        return str((stored.get("data") or {}).get("holder") or stored["metadata"]["uid"])
 
     async def save(self, book: Book, progress: Progress) -> None:
         """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""
@@ -36,29 +64,16 @@ class Anchors:
             await self._lease.confirm()
         body = {"metadata": {"resourceVersion": record.version}, "data": {"progress": progress.dump()}}
         try:
-            stored = await self._api.patch(CONFIG_MAPS, record.namespace, book.run, body)
+            stored = await self._api.patch(CONFIG_MAPS, self._home, book.run, body)
         except NotFoundError:
             self.lose(book)
             return
         except ConflictError:
             await self.read(book)
             return
-        except ForbiddenError:
-            # With its namespace the anchor is gone, and so is the permission to find that out.
-            if not await self._has(record.namespace):
-                self.lose(book)
-                return
-            raise
         record.take(stored)
         book.anchor_read_at = time.monotonic()
         record.progress = progress
-
-    async def _has(self, namespace: str) -> bool:
-        try:
-            await self._api.get(NAMESPACES, None, namespace)
-        except NotFoundError:
-            return False
-        return True
 
     def lose(self, book: Book) -> None:
         """Somebody deleted the anchor, or made it unreadable: with it goes all of the run."""
@@ -67,7 +82,7 @@ class Anchors:
         book.anchor_is_gone = True
         progress = book.record.progress
         if progress.verdict is None and progress.ended_at is None and progress.stop is None:
-            message = "preempted by the cluster: somebody deleted the ConfigMap of the run, or its namespace"
+            message = "preempted by the cluster: somebody deleted the ConfigMap of the run"
             book.record.progress = replace(progress, verdict=Verdict(RunState.PREEMPTED, message))
 
     async def confirm(self, book: Book) -> None:
@@ -80,7 +95,7 @@ class Anchors:
     async def read(self, book: Book) -> None:
         """Take the anchor as it is: another agent may have changed it before the Lease came here."""
         try:
-            stored = await self._api.get(CONFIG_MAPS, book.record.namespace, book.run)
+            stored = await self._api.get(CONFIG_MAPS, self._home, book.run)
         except NotFoundError:
             self.lose(book)
             return

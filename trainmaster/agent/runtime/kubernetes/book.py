@@ -60,6 +60,8 @@ class Book:
     waits_for: str = ""
     signalled: bool = False
     anchor_is_gone: bool = False
+    namespace_is_gone: bool = False
+    """Whether the namespace of its members was deleted, and all that was in it."""
     retries: int = 0
     errors: int = 0
     """Unexpected errors in a row."""

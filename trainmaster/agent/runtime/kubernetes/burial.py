@@ -5,7 +5,7 @@ import contextlib
 import heapq
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from trainmaster.agent.containment import contain
 from trainmaster.agent.kube.client import ApiServer
@@ -28,10 +28,20 @@ class Burial:
     """What is cut off is done by the next agent: it finds the anchor of an ended run, tells of it, and is told to forget it."""
 
     def __init__(
-        self, api: ApiServer, lease: LeaseKeeper, agent: str, tombstone: float, is_busy: Callable[[], bool]
+        self,
+        api: ApiServer,
+        lease: LeaseKeeper,
+        agent: str,
+        home: str,
+        tombstone: float,
+        *,
+        is_busy: Callable[[], bool],
+        is_gone: Callable[[str], bool],
     ) -> None:
-        """``is_busy``: whether runs wait to be started."""
+        """``home``: the agent's namespace. ``is_busy``: whether runs wait to be started; ``is_gone``: whether a namespace is."""
         self._api = api
+        self._home = home
+        self._is_gone = is_gone
         self._lease = lease
         self._agent = agent
         self._tombstone = tombstone
@@ -40,35 +50,36 @@ class Burial:
         self._stones: list[tuple[float, str, str, str]] = []
         """Anchors by when they go: moment, namespace, name, uid."""
         self._more = asyncio.Event()
-        self._buried: dict[str, str] = {}
-        """Runs that are told of no more and whose anchors are there, with their namespaces."""
+        self._buried: set[str] = set()
+        """Runs that are told of no more and whose anchors are there."""
 
     def bury(self, book: Book, objects: tuple[tuple[Resource, str], ...]) -> None:
-        self._buried[book.run] = book.record.namespace
+        self._buried.add(book.run)
         self._queue.put_nowait((book, objects))
 
     def holds(self, run: str) -> bool:
         """Whether the run is told of no more, though its anchor is there."""
         return run in self._buried
 
-    async def take_over(self, namespace: str) -> None:
-        """Find the tombstones that an agent before this one has left. Raises KubeError."""
+    async def take_over(self, older: Iterable[tuple[str, str, str]]) -> None:
+        """Find the tombstones that an agent before this one has left; ``older``: those of an older release. Raises KubeError."""
         selector = f"{LABEL_AGENT}={self._agent},{LABEL_ANCHOR}={TOMBSTONE}"
-        async for items, _ in self._api.pages(CONFIG_MAPS, namespace, selector=selector):
+        async for items, _ in self._api.pages(CONFIG_MAPS, self._home, selector=selector):
             for obj in items:
-                metadata = obj["metadata"]
-                self._place_stone(namespace, metadata["name"], metadata["uid"])
+                self._place_stone(self._home, obj["metadata"]["name"], obj["metadata"]["uid"])
+        for stone in older:
+            self._place_stone(*stone)
 
     async def close(self) -> None:
         """Mark what is not cleared away yet, so that the next agent does not tell of it again; not for longer than a moment."""
-        marks = [self._mark(namespace, name) for name, namespace in self._buried.items()]
+        marks = [self._mark(name) for name in self._buried]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await asyncio.gather(*marks, return_exceptions=True)
 
-    async def _mark(self, namespace: str, name: str) -> None:
+    async def _mark(self, name: str) -> None:
         body = {"metadata": {"labels": {LABEL_ANCHOR: TOMBSTONE}}}
-        await self._api.patch(CONFIG_MAPS, namespace, name, body)
+        await self._api.patch(CONFIG_MAPS, self._home, name, body)
 
     async def run(self) -> None:
         """For ever."""
@@ -102,6 +113,10 @@ class Burial:
 
     async def _clear(self, book: Book, objects: tuple[tuple[Resource, str], ...]) -> None:
         namespace = book.record.namespace
+        if self._is_gone(namespace):
+            # With it went all that was in it, and the permission to look for it.
+            self._place_stone(self._home, book.run, book.record.uid)
+            return
         if len(book.pods) == 1:
             pod = next(iter(book.pods.values()))
             await self._delete(PODS, namespace, pod.name, pod.uid)
@@ -109,7 +124,9 @@ class Burial:
             await self._api.delete_all(PODS, namespace, f"{LABEL_AGENT}={self._agent},{LABEL_RUN}={book.run}")
         for resource, name in objects:
             await self._delete(resource, namespace, name)
-        self._place_stone(namespace, book.run, book.record.uid)
+        if book.record.was_moved:
+            await self._delete(CONFIG_MAPS, namespace, book.run)
+        self._place_stone(self._home, book.run, book.record.uid)
 
     def _place_stone(self, namespace: str, name: str, uid: str) -> None:
         heapq.heappush(self._stones, (time.monotonic() + self._tombstone, namespace, name, uid))
@@ -128,7 +145,7 @@ class Burial:
             try:
                 await self._lease.confirm()
                 await self._delete(CONFIG_MAPS, namespace, name, uid)
-                self._buried.pop(name, None)
+                self._buried.discard(name)
             except KubeError as error:
                 log.info("the anchor %s cannot be removed now: %s", name, error)
                 heapq.heappush(self._stones, (at + _RETRY_SECONDS, namespace, name, uid))

@@ -16,6 +16,10 @@ Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9](
 NamespaceRule = Annotated[str, StringConstraints(max_length=63, pattern=r"^[-a-z0-9]*(\{queue\}|\{last\})?[-a-z0-9]*$")]
 
 
+class RecordsExposedError(ValueError):
+    """The records of runs would be in a namespace where jobs run."""
+
+
 class QueueNamespace(Strict):
     """Where runs of a queue, and of all below it, are created.
 
@@ -71,6 +75,9 @@ class KubernetesCluster(Strict):
     namespace: Namespace = "trainmaster-jobs"
     """Where runs are created for which no rule is given."""
     namespaces: tuple[QueueNamespace, ...] = ()
+    record_namespace: Namespace | None = None
+    """Where the records of runs are, which hold whole specifications; None: the agent's own. No namespace for jobs: those who submit
+    jobs could read them there."""
     job_namespaces: tuple[Namespace, ...] = ()
     """All namespaces that the agent may use; empty: those that are named in full above."""
     admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
@@ -99,6 +106,16 @@ class KubernetesCluster(Strict):
                     "with {queue} or {last} in a rule, jobNamespaces lists all namespaces that may come of it"
                 )
         return self
+
+    def home(self, own: str) -> str:
+        """Return the namespace of the records of runs; ``own`` is that of the agent. Raises RecordsExposedError if jobs run there."""
+        home = self.record_namespace or own
+        if home in self.job_namespaces:
+            raise RecordsExposedError(
+                f"namespace {home} is for jobs, and whoever submits jobs could read the records of runs there: "
+                "give recordNamespace or lease.namespace another one"
+            )
+        return home
 
     def namespace_of(self, queue: str) -> str:
         """By the rule of the longest path that the queue is at or below."""

@@ -61,7 +61,8 @@ Check = Callable[[Book], str | None]
 
 
 class Crew:
-    """Acts on all runs of one agent. ``on_told`` is called with each run whose status has changed."""
+    """Acts on all runs of one agent. ``on_told`` is called with each run whose status has changed, ``doubt`` with a namespace
+    that refuses what it took before."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Crew:
         lost_at: Callable[[Book], tuple[float, float] | None],
         unready: Mapping[str, Unready],
         on_told: Callable[[Book], None],
+        doubt: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
@@ -96,6 +98,7 @@ class Crew:
         self._lost_at = lost_at
         self._unready = unready
         self._on_told = on_told
+        self._doubt = doubt
         self._clock = clock
         patience = config.patience
         self._limits = Limits(
@@ -207,6 +210,9 @@ class Crew:
         """The record with what the dispatcher has asked for since; None if there is nothing new."""
         progress = book.record.progress
         stop, book.wished_stop = book.wished_stop, None
+        if book.namespace_is_gone and progress.verdict is None and progress.stop is None and progress.ended_at is None:
+            words = f"preempted by the cluster: namespace {book.record.namespace} was deleted"
+            return replace(progress, verdict=Verdict(RunState.PREEMPTED, words))
         if stop is not None and progress.ended_at is None:
             return replace(
                 progress, stop=stop, stopped_at=self._clock(), generation=max(stop.generation, progress.generation)
@@ -309,6 +315,8 @@ class Crew:
                 await self._end(book, Verdict(RunState.RETURNED, why))
                 return True
         ends = self._ends_of_earlier_lives(book, members)
+        if not book.record.owner_uid:
+            raise UnavailableError(f"nothing is known of namespace {book.record.namespace} yet")
         try:
             await self._prepare(book, manifests)
             for begin in range(0, len(members), _BATCH):
@@ -325,6 +333,7 @@ class Crew:
         except RefusedError as error:
             if book.anchor_is_gone:
                 return True
+            self._doubt(book.record.namespace)
             if isinstance(error, ForbiddenError) and error.is_permission:
                 book.forbidden_since = book.forbidden_since or time.monotonic()
                 if time.monotonic() - book.forbidden_since < PERMISSION_PATIENCE:
@@ -381,8 +390,8 @@ class Crew:
                 held = await self._api.get(resource, book.record.namespace, body["metadata"]["name"])
             except NotFoundError:
                 raise _still_there(body) from None
-            owners = held["metadata"].get("ownerReferences") or []
-            if not any(owner.get("uid") == book.record.uid for owner in owners):
+            labels = held["metadata"].get("labels") or {}
+            if (labels.get(LABEL_AGENT), labels.get(LABEL_RUN)) != (self._config.cluster, book.run):
                 raise
             if "deletionTimestamp" in held["metadata"]:
                 raise _still_there(held) from None
@@ -432,7 +441,7 @@ class Crew:
 def _refused(error: RefusedError) -> Verdict:
     """What a refusal of the API server makes of a run."""
     words = " ".join(str(error).split())[:500]
-    if isinstance(error, ForbiddenError) and error.is_namespace_ending:
+    if isinstance(error, ForbiddenError | NotFoundError) and error.is_namespace_gone:
         return Verdict(RunState.PREEMPTED, f"preempted by the cluster: {words}")
     if isinstance(error, ForbiddenError | NotFoundError | ConflictError):
         return Verdict(RunState.RETURNED, f"refused by the cluster: {words}")

@@ -2,7 +2,7 @@
 
 Three answers are not what they seem. None at all: the record may have been stored, so the run may be neither started elsewhere nor
 called off before that is known (``unsure``). A refusal for want of permission: an API server that has just started gives it until it
-has read its roles. One for want of the namespace: not this run has no place here, but no run has.
+has read its roles. A namespace that is missing: where it is the only one, not this run has no place here, but no run has.
 """
 
 import logging
@@ -19,9 +19,10 @@ from trainmaster.agent.kube.errors import (
     UnavailableError,
 )
 from trainmaster.agent.kube.lease import LeaseKeeper
-from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES
+from trainmaster.agent.kube.paths import CONFIG_MAPS
 from trainmaster.agent.runtime.kubernetes.anchors import PERMISSION_PATIENCE
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster.agent.runtime.kubernetes.record import Record, UnreadableAnchorError, Verdict, read_record
 from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.protocol.agent import StartRun
@@ -31,12 +32,21 @@ log = logging.getLogger(__name__)
 
 
 class Intake:
-    """``closed``: why nothing can be started here, as the dispatcher was told; empty if it was not."""
+    """``home``: the agent's namespace. ``closed``: why nothing can start here, as the dispatcher was told; empty if it was not."""
 
     def __init__(
-        self, api: ApiServer, lease: LeaseKeeper, config: KubernetesCluster, closed: Callable[[], str]
+        self,
+        api: ApiServer,
+        lease: LeaseKeeper,
+        config: KubernetesCluster,
+        namespaces: JobNamespaces,
+        *,
+        home: str,
+        closed: Callable[[], str],
     ) -> None:
         self._api = api
+        self._namespaces = namespaces
+        self._home = home
         self._lease = lease
         self._config = config
         self._closed = closed
@@ -44,8 +54,6 @@ class Intake:
         """Runs whose record was sent, and whether it was stored is not known."""
         self._forbidden: dict[str, float] = {}
         """Runs that may not be recorded, by since when, on the monotonic clock."""
-        self.lacks = ""
-        """Why no run can be recorded: none of the namespaces for jobs is there."""
 
     async def record(self, run: StartRun, namespace: str) -> Record | Verdict:
         """Write the record, or find the one that is there; or how the run has ended without one. Raises RuntimeAwayError."""
@@ -55,35 +63,41 @@ class Intake:
         return found
 
     async def _record(self, run: StartRun, namespace: str) -> Record | Verdict:
-        record = Record(run, namespace, self._lease.term)
         try:
             await self._lease.confirm()
+            if not self._namespaces.uid(namespace):
+                await self._namespaces.look((namespace,))
         except UnavailableError as error:
             return self._not_started(run, error)
         except KubeError as error:
             raise _not_recorded(run, error) from error
+        if self._namespaces.is_missing(namespace) and run.run not in self.unsure:
+            if self._namespaces.lacks:
+                return self._not_started(run, NotFoundError(404, self._namespaces.lacks))
+            return Verdict(
+                RunState.RETURNED, f"there is no namespace {namespace} in this cluster, or it is being deleted"
+            )
+        record = Record(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
         try:
-            stored = await self._api.create(CONFIG_MAPS, namespace, record.to_config_map(self._config.cluster))
+            stored = await self._api.create(
+                CONFIG_MAPS, self._home, record.to_config_map(self._config.cluster, self._home)
+            )
         except ConflictError as error:
-            found = await self._find(run, namespace)
+            found = await self._find(run)
             if found is None:
                 raise _not_recorded(run, error) from error
             return found
         except RefusedError as error:
-            return await self._refused(run, namespace, error)
+            return await self._refused(run, error)
         except KubeError as error:
             self.unsure[run.run] = run
             raise _not_recorded(run, error) from error
         record.take(stored)
         return record
 
-    async def _refused(self, run: StartRun, namespace: str, error: RefusedError) -> Record | Verdict:
-        if run.run in self.unsure and (found := await self._find(run, namespace)) is not None:
+    async def _refused(self, run: StartRun, error: RefusedError) -> Record | Verdict:
+        if run.run in self.unsure and (found := await self._find(run)) is not None:
             return found
-        if isinstance(error, ForbiddenError | NotFoundError):
-            await self.look_for_namespaces()
-            if self.lacks:
-                return self._not_started(run, error)
         if isinstance(error, ForbiddenError) and error.is_permission:
             since = self._forbidden.setdefault(run.run, time.monotonic())
             if time.monotonic() - since < PERMISSION_PATIENCE:
@@ -96,31 +110,16 @@ class Intake:
             raise _not_recorded(run, error) from error
         return Verdict(RunState.PREEMPTED, f"it was not started: {self._closed()}")
 
-    async def _find(self, run: StartRun, namespace: str) -> Record | None:
+    async def _find(self, run: StartRun) -> Record | None:
         """The record of an earlier attempt to write it, or of an agent before this one; None where there is none."""
         try:
-            return read_record(await self._api.get(CONFIG_MAPS, namespace, run.run))
+            record = read_record(await self._api.get(CONFIG_MAPS, self._home, run.run))
         except NotFoundError:
             return None
         except (KubeError, UnreadableAnchorError) as error:
             raise _not_recorded(run, error) from error
-
-    async def look_for_namespaces(self) -> None:
-        """Bring ``lacks`` up to date. What the API server does not tell leaves it as it is."""
-        missing = []
-        for namespace in self._config.job_namespaces:
-            try:
-                found = await self._api.get(NAMESPACES, None, namespace)
-            except NotFoundError:
-                missing.append(namespace)
-            except KubeError as error:
-                log.info("namespace %s cannot be read: %s", namespace, error)
-                return
-            else:
-                if "deletionTimestamp" in found["metadata"]:
-                    missing.append(namespace)
-        all_missing = len(missing) == len(self._config.job_namespaces)
-        self.lacks = f"there is no namespace {', '.join(missing)}, or it is being deleted" if all_missing else ""
+        record.owner_uid = self._namespaces.uid(record.namespace)
+        return record
 
 
 def _not_recorded(run: StartRun, error: Exception) -> RuntimeAwayError:

@@ -46,7 +46,10 @@ class Watched:
 
 
 class Observer:
-    """``is_known`` says of a run that an anchor of it is no news; ``on_found`` is told of one that is."""
+    """``home`` is the agent's namespace, where anchors are. ``is_known`` says of a run that an anchor of it is no news.
+
+    ``on_found`` is told of an anchor that is news, ``doubt`` of a namespace in which a pod went that this agent had not told to.
+    """
 
     def __init__(
         self,
@@ -55,19 +58,23 @@ class Observer:
         books: Mapping[str, Book],
         orphans: Orphans,
         *,
+        home: str,
         look_at: Callable[[str], None],
         lose_anchor: Callable[[Book], None],
         is_known: Callable[[str], bool],
         on_found: Callable[[Record, Facts], None],
+        doubt: Callable[[str], None],
     ) -> None:
         self._config = config
         self._placement = placement
         self._books = books
         self._orphans = orphans
+        self._home = home
         self._look_at = look_at
         self._lose_anchor = lose_anchor
         self._is_known = is_known
         self._on_found = on_found
+        self._doubt = doubt
 
     def sinks(
         self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_room_change: Callable[[], None]
@@ -77,9 +84,9 @@ class Observer:
         pods = PodSink(inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_room_change)
         yield Watched(PODS, pods)
         selector = f"{LABEL_AGENT}={cluster}"
+        anchors = ObjectSink(self._on_anchor, self._on_anchor_gone)
+        yield Watched(CONFIG_MAPS, anchors, self._home, f"{LABEL_ANCHOR}={ALIVE},{selector}")
         for namespace in self._config.job_namespaces:
-            anchors = ObjectSink(self._on_anchor, self._on_anchor_gone)
-            yield Watched(CONFIG_MAPS, anchors, namespace, f"{LABEL_ANCHOR}={ALIVE},{selector}")
             of_quotas = ObjectSink(quotas.put, lambda obj: quotas.drop(key_of(obj)))
             yield Watched(RESOURCE_QUOTAS, of_quotas, namespace, is_needed=False)
             for resource in self._placement.watched:
@@ -102,6 +109,8 @@ class Observer:
         self._orphans.drop(sight)
         book = self._books.get(sight.run)
         if book is not None:
+            if sight.uid not in book.ours:
+                self._doubt(sight.namespace)
             book.lose(sight)
             self._look_at(sight.run)
 

@@ -1,8 +1,7 @@
-"""`Orphans`: pods of ours whose run has no readable anchor any more. They would run on with nobody to watch over them.
+"""`Orphans`: pods of ours whose run has no readable record any more. They would run on with nobody to watch over them.
 
-As a rule the cluster's garbage collector removes them with the anchor that owns them. It does not where somebody deleted the anchor
-with ``--cascade=orphan`` or spoilt it while no agent was there. The dispatcher is told that this agent does not hold such a run and
-sends the job elsewhere, so what is left of it has to go.
+That is so where somebody deleted or spoilt the record while no agent was there, and where an agent that was paused woke and created a
+pod of a run that is over. What is left of such a run has to go.
 """
 
 import asyncio
@@ -17,20 +16,38 @@ from trainmaster.agent.kube.errors import ConflictError, KubeError, NotFoundErro
 from trainmaster.agent.kube.lease import LeaseKeeper
 from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS
 from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.runtime.kubernetes.record import UnreadableAnchorError, read_record
+from trainmaster.agent.runtime.kubernetes.record import ALIVE, LABEL_ANCHOR, UnreadableAnchorError, read_record
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 30.0
-"""Seconds for the garbage collector, and for whoever is about to clear a run away."""
+_PATIENCE = 5.0
+"""Seconds for whoever is about to clear a run away."""
 _LOOK_SECONDS = 10.0
 
 
-class Orphans:
-    """Pods whose run is not held, by uid, and since when. A pod is deleted only once its anchor was looked for and not found."""
+class Records:
+    """Which runs have a record, by the API server; ``home`` is the agent's namespace."""
 
-    def __init__(self, api: ApiServer, lease: LeaseKeeper, patience: float | None = None) -> None:
+    def __init__(self, api: ApiServer, home: str) -> None:
         self._api = api
+        self._home = home
+
+    async def has(self, run: str) -> bool:
+        """Return whether there is a readable record of a run that is not over. Raises KubeError."""
+        try:
+            stored = await self._api.get(CONFIG_MAPS, self._home, run)
+            is_over = read_record(stored).progress.ended_at is not None
+        except (NotFoundError, UnreadableAnchorError):
+            return False
+        return not is_over and bool(stored["metadata"]["labels"].get(LABEL_ANCHOR) == ALIVE)
+
+
+class Orphans:
+    """Pods whose run is not held, by uid, and since when. A pod is deleted only once its record was looked for and not found."""
+
+    def __init__(self, api: ApiServer, lease: LeaseKeeper, records: Records, patience: float | None = None) -> None:
+        self._api = api
+        self._records = records
         self._lease = lease
         self._patience = _PATIENCE if patience is None else patience
         self._pods: dict[str, tuple[PodSight, float]] = {}
@@ -69,7 +86,7 @@ class Orphans:
             if since <= late and not is_held(sight.run)
         }
         for namespace, run in sorted(runs):
-            if await self._has_anchor(namespace, run):
+            if await self._records.has(run):
                 continue
             await self._lease.confirm()
             pods = [sight for sight, since in self._pods.values() if sight.run == run and not sight.deleting]
@@ -77,10 +94,3 @@ class Orphans:
                 log.warning("pod %s is deleted: its run has no record any more", pod.name, extra={"run_id": run})
                 with contextlib.suppress(NotFoundError, ConflictError):
                     await self._api.delete(PODS, namespace, pod.name, uid=pod.uid)
-
-    async def _has_anchor(self, namespace: str, run: str) -> bool:
-        try:
-            read_record(await self._api.get(CONFIG_MAPS, namespace, run))
-        except (NotFoundError, UnreadableAnchorError):
-            return False
-        return True

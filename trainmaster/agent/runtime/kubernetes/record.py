@@ -1,4 +1,7 @@
-"""The record of a run: what its anchor, a ConfigMap of the run's own name, holds.
+"""The record of a run: what its anchor holds, a ConfigMap of the run's own name in the agent's namespace.
+
+It has the whole specification, variables with it, so it is never in a namespace of jobs: a pod can mount any ConfigMap of its own
+namespace, and none of another one.
 
 ``start`` is written once. ``progress`` changes when something is decided that the pods themselves cannot tell an agent that starts
 anew: a stop, other sizes, restarts, the verdict. Each write names the resource version that it changes, so that an agent whose Lease
@@ -21,8 +24,11 @@ from trainmaster.protocol.states import RunState
 LABEL_AGENT = "trainmaster.dev/agent"
 LABEL_JOB = "trainmaster.dev/job"
 LABEL_ANCHOR = "trainmaster.dev/anchor"
-ALIVE, TOMBSTONE = "true", "over"
-"""Values of the anchor's label: the second once the end of the run is told, and all of it but the anchor may go."""
+ALIVE, TOMBSTONE, MOVED = "true", "over", "moved"
+"""Values of the anchor's label: the second once the end of the run is told, and all of it but the anchor may go. The third is that of
+an emptied anchor of an older release, in the namespace of the jobs: it owns the pods that were made under it."""
+ACCEPTED_AT = "trainmaster.dev/accepted-at"
+"""The annotation of an anchor that was moved: when the older one was created, in the words of the API server."""
 MANAGED_BY = ("app.kubernetes.io/managed-by", "trainmaster")
 
 _PLAIN = 200_000
@@ -128,15 +134,20 @@ class Record:
 
     start: StartRun
     namespace: str
+    """Where its members are; the record itself is in the agent's namespace."""
     term: int
     """Of the agent that accepted it; sequence numbers count from there."""
     progress: Progress = field(default_factory=Progress)
     uid: str = ""
     version: str = ""
     accepted_at: float = 0.0
+    owner_uid: str = ""
+    """Of the namespace of its members; empty while that is not known."""
+    was_moved: bool = False
+    """Whether an older release made its anchor, of which an emptied one is still in the namespace of its members."""
 
-    def to_config_map(self, agent: str) -> dict[str, Any]:
-        """The anchor as it is first written."""
+    def to_config_map(self, agent: str, home: str) -> dict[str, Any]:
+        """Return the anchor as it is first written; ``home`` is the agent's namespace."""
         run = self.start
         raw = orjson.dumps(run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
         body: dict[str, Any] = {
@@ -144,10 +155,10 @@ class Record:
             "kind": "ConfigMap",
             "metadata": {
                 "name": run.run,
-                "namespace": self.namespace,
+                "namespace": home,
                 "labels": {**run_labels(agent, run), LABEL_ANCHOR: ALIVE},
             },
-            "data": {"term": str(self.term), "progress": self.progress.dump()},
+            "data": {"term": str(self.term), "namespace": self.namespace, "progress": self.progress.dump()},
         }
         if len(raw) <= _PLAIN:
             body["data"]["start"] = raw.decode()
@@ -156,18 +167,28 @@ class Record:
         return body
 
     def owner(self) -> dict[str, Any]:
-        """Return the ownerReference that makes an object go with the anchor.
+        """Return the ownerReference of what is made for the run: the namespace that it is in.
 
-        ``controller`` tells ``kubectl drain`` that the pod is somebody's; without it a drain refuses. ``blockOwnerDeletion`` is left
-        out: setting it takes permission to change the owner's finalizers, and nothing waits for dependents here.
+        An owner has to be in the same namespace or in none, and one for each run would be one more write for each. What is left of
+        runs that are over is removed by the agent. ``controller`` tells ``kubectl drain`` that the pod is somebody's; without it a
+        drain refuses. ``blockOwnerDeletion`` is left out: setting it takes permission to change the owner's finalizers, and nothing
+        waits for dependents here.
         """
-        return {"apiVersion": "v1", "kind": "ConfigMap", "name": self.start.run, "uid": self.uid, "controller": True}
+        return {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "name": self.namespace,
+            "uid": self.owner_uid,
+            "controller": True,
+        }
 
     def take(self, stored: Mapping[str, Any]) -> None:
         """Note how the API server has stored it."""
         metadata = stored["metadata"]
         self.uid, self.version = metadata["uid"], metadata["resourceVersion"]
-        self.accepted_at = moment(metadata.get("creationTimestamp")) or self.accepted_at
+        moved = (metadata.get("annotations") or {}).get(ACCEPTED_AT)
+        self.was_moved = moved is not None
+        self.accepted_at = moment(moved or metadata.get("creationTimestamp")) or self.accepted_at
 
 
 def run_labels(agent: str, run: StartRun) -> dict[str, str]:
@@ -183,7 +204,7 @@ def read_record(config_map: Mapping[str, Any]) -> Record:
         raw = plain.encode() if plain else zlib.decompress(base64.b64decode(config_map["binaryData"]["start.z"]))
         record = Record(
             start=StartRun.model_validate_json(raw),
-            namespace=metadata["namespace"],
+            namespace=data["namespace"],
             term=int(data["term"]),
             progress=Progress.load(data.get("progress") or "{}"),
         )

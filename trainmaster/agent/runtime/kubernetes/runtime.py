@@ -27,7 +27,6 @@ from trainmaster.agent.kube.errors import (
 from trainmaster.agent.kube.lease import LeaseKeeper, LeaseLostError
 from trainmaster.agent.kube.paths import (
     CONFIG_MAPS,
-    NAMESPACES,
     SERVICES,
     Resource,
 )
@@ -42,10 +41,13 @@ from trainmaster.agent.runtime.kubernetes.crew import Crew
 from trainmaster.agent.runtime.kubernetes.facts import Facts, facts_of
 from trainmaster.agent.runtime.kubernetes.intake import Intake
 from trainmaster.agent.runtime.kubernetes.lacks import what_lacks
+from trainmaster.agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster.agent.runtime.kubernetes.manifests import roster_name
+from trainmaster.agent.runtime.kubernetes.namespaces import JobNamespaces
 from trainmaster.agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster.agent.runtime.kubernetes.observer import Observer
-from trainmaster.agent.runtime.kubernetes.orphans import Orphans
+from trainmaster.agent.runtime.kubernetes.older_anchors import OlderAnchors
+from trainmaster.agent.runtime.kubernetes.orphans import Orphans, Records
 from trainmaster.agent.runtime.kubernetes.output import Outputs
 from trainmaster.agent.runtime.kubernetes.record import (
     LABEL_AGENT,
@@ -71,7 +73,6 @@ _MOST_ERRORS = 5
 _AWAY_SECONDS = 8.0
 """After so long without an answer of the API server the dispatcher is told to send nothing."""
 _LIST_PATIENCE = 120.0
-_NAMESPACE_SECONDS = 10.0
 
 
 class KubernetesRuntime:
@@ -86,7 +87,8 @@ class KubernetesRuntime:
         clock: Callable[[], float],
         identity: str | None = None,
     ) -> None:
-        """``namespace`` is the agent's own, where its Lease is."""
+        """``namespace`` is the agent's own, where its Lease and the records are. Raises RecordsExposedError if jobs run there."""
+        self._home = config.home(namespace)
         self._api = api
         self._config = config
         self._clock = clock
@@ -99,7 +101,9 @@ class KubernetesRuntime:
             parse_duration(lease.duration),
         )
         self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
-        self._anchors = Anchors(api, self.lease, parse_duration(lease.duration))
+        self._anchors = Anchors(api, self.lease, self._home, parse_duration(lease.duration))
+        self._records = Records(api, self._home)
+        self._older = OlderAnchors(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
         self._room = Room(self.inventory)
         self._outputs = Outputs(api)
@@ -107,11 +111,12 @@ class KubernetesRuntime:
         self._crew: Crew | None = None
         self._tombstone = parse_duration(config.tombstone)
         self._books: dict[str, Book] = {}
-        self._orphans = Orphans(api, self.lease)
-        self._burial = Burial(api, self.lease, config.cluster, self._tombstone, self._is_starting)
+        self._namespaces = self._make_namespaces()
+        self._orphans = Orphans(api, self.lease, self._records)
+        self._burial = self._make_burial()
         self._statuses: dict[str, RunStatus] = {}
         self._accepting: dict[str, asyncio.Task[None]] = {}
-        self._intake = Intake(api, self.lease, config, lambda: self._told_closed)
+        self._intake = self._make_intake()
         self._worklist = Worklist(self._is_new)
         self._changed = News()
         self._node_health = NodeHealth()
@@ -146,17 +151,27 @@ class KubernetesRuntime:
         """
         await self.lease.acquire()
         self._tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
-        home = await self._api.get(NAMESPACES, None, self._config.job_namespaces[0])
-        self._holder = home["metadata"]["uid"]
         self._place = await identity_of_cluster(self._api)
+        await self._namespaces.look()
+        if self._namespaces.lacks:
+            raise UnavailableError(self._namespaces.lacks)
+        moving, over = await self._older.find(self._namespaces.existing)
+        earlier = self._namespaces.uid(self._config.job_namespaces[0]) if moving or over else ""
+        self._holder = await self._anchors.identity(self._config.cluster, earlier)
+        for namespace, name in moving:
+            try:
+                await self._older.move(namespace, name, replaces=True)
+            except KubeError:
+                raise
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("older anchor", error, run=name)
         self._placement = await self._choose_placement()
         self._crew = self._make_crew(self._placement)
         self._watch_all(self._placement)
         async with asyncio.timeout(_LIST_PATIENCE):
             await asyncio.gather(*(watch.listed.wait() for watch in self._watches if watch.is_needed))
         self.inventory.report()
-        for namespace in self._config.job_namespaces:
-            await self._burial.take_over(namespace)
+        await self._burial.take_over(over)
         await self.lease.raise_term(max((book.record.term for book in self._books.values()), default=0))
         for book in self._books.values():
             book.status = first_status(book.record, self.lease.term)
@@ -166,8 +181,10 @@ class KubernetesRuntime:
             self._tasks.append(asyncio.create_task(self._work(), name=f"worker-{number}"))
         self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
         self._tasks.append(asyncio.create_task(self._burial.run(), name="burial"))
-        self._tasks.append(asyncio.create_task(self._look_for_namespaces(), name="namespaces"))
+        self._tasks.append(asyncio.create_task(self._namespaces.run(), name="namespaces"))
         self._tasks.append(asyncio.create_task(self._orphans.run(self._books.__contains__), name="orphans"))
+        clearing = self._leftovers(self._placement).run(lambda: self._namespaces.existing, self._is_known)
+        self._tasks.append(asyncio.create_task(clearing, name="leftovers"))
         self.is_ready = True
         await self.lease.confirm()  # reading may have taken long, and who does not act must not call the dispatcher
 
@@ -192,9 +209,10 @@ class KubernetesRuntime:
         self._tasks.clear()
         self._watches.clear()
         self._worklist = Worklist(self._is_new)
-        self._intake = Intake(self._api, self.lease, self._config, lambda: self._told_closed)
-        self._orphans = Orphans(self._api, self.lease)
-        self._burial = Burial(self._api, self.lease, self._config.cluster, self._tombstone, self._is_starting)
+        self._namespaces = self._make_namespaces()
+        self._intake = self._make_intake()
+        self._orphans = Orphans(self._api, self.lease, self._records)
+        self._burial = self._make_burial()
         self._quotas = Quotas()
         self._room = Room(self.inventory)
         self._node_health = NodeHealth()
@@ -293,9 +311,8 @@ class KubernetesRuntime:
         try:
             objects = self._objects_of(book)
         except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-            # The owner references take the scheduler's objects away with the anchor.
             contain("objects", error, run=run)
-            objects = ()
+            objects = self._usual_objects_of(book)
         self._burial.bury(book, objects)
 
     async def renew(self, asked_at: float) -> None:
@@ -343,7 +360,11 @@ class KubernetesRuntime:
             self._refuse(run, RunState.FAILED, message, RunEnd(category=FailureCategory.CONFIG, message=message))
             return
         if namespace not in self._config.job_namespaces:
-            self._refuse(run, RunState.RETURNED, f"namespace {namespace} is not among those that this agent may use")
+            message = (
+                f"queue {run.queue} has no namespace in this cluster: its agent may not use {namespace}; "
+                "an admin of the cluster adds it, as with `queues` of the agent's chart"
+            )
+            self._refuse(run, RunState.RETURNED, message)
             return
         try:
             record = await self._intake.record(run, namespace)
@@ -488,15 +509,6 @@ class KubernetesRuntime:
                 for run in sorted(waiting, key=waiting.__getitem__):
                     self._look_at(run)
 
-    async def _look_for_namespaces(self) -> None:
-        """For ever."""
-        while True:
-            await asyncio.sleep(_NAMESPACE_SECONDS)
-            try:
-                await self._intake.look_for_namespaces()
-            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                contain("namespaces", error)
-
     def _is_starting(self) -> bool:
         """Whether runs wait for their pods to be made."""
         return bool(self._accepting) or len(self._worklist) > _WORKERS
@@ -519,8 +531,8 @@ class KubernetesRuntime:
         silent = self.lease.silent_for
         if silent > _AWAY_SECONDS:
             return f"the API server has not answered for {max(_AWAY_SECONDS, silent // 10 * 10):.0f} s"
-        if self._intake.lacks:
-            return self._intake.lacks
+        if self._namespaces.lacks:
+            return self._namespaces.lacks
         refused = next((watch.refused for watch in self._watches if watch.refused and watch.is_needed), "")
         return f"the API server refuses: {refused}" if refused else ""
 
@@ -530,7 +542,7 @@ class KubernetesRuntime:
         found = await detect(self._api)
         if found.native is not None:
             with contextlib.suppress(RefusedError):
-                kept = await probe_native(self._api, self._config.job_namespaces[0], found.native)
+                kept = await probe_native(self._api, self._namespaces.existing[0], found.native)
                 found = replace(found, native_topology=kept)
         placement = choose(self._config.placement, found)
         log.info("gangs are placed by %s", placement.name)
@@ -552,7 +564,30 @@ class KubernetesRuntime:
             lost_at=self._lost_at,
             unready=self._node_health.unready,
             on_told=self._on_told,
+            doubt=self._namespaces.doubt,
         )
+
+    def _make_namespaces(self) -> JobNamespaces:
+        return JobNamespaces(self._api, self._config.job_namespaces, self._on_namespace_gone)
+
+    def _make_intake(self) -> Intake:
+        closed = lambda: self._told_closed  # noqa: E731 - it is told anew with each report
+        return Intake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
+
+    def _make_burial(self) -> Burial:
+        return Burial(
+            self._api,
+            self.lease,
+            self._config.cluster,
+            self._home,
+            self._tombstone,
+            is_busy=self._is_starting,
+            is_gone=lambda namespace: self._namespaces.is_missing(namespace),
+        )
+
+    def _leftovers(self, placement: Placement) -> Leftovers:
+        resources = (CONFIG_MAPS, SERVICES, *placement.created)
+        return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
     def _watch_all(self, placement: Placement) -> None:
         observer = Observer(
@@ -560,10 +595,12 @@ class KubernetesRuntime:
             placement,
             self._books,
             self._orphans,
+            home=self._home,
             look_at=self._look_at,
             lose_anchor=self._anchors.lose,
             is_known=self._is_known,
             on_found=self._on_found,
+            doubt=self._namespaces.doubt,
         )
         sinks = observer.sinks(self.inventory, self._quotas, self._node_health, self._on_room_change)
         for one in sinks:
@@ -595,17 +632,29 @@ class KubernetesRuntime:
             self._look_at(book.run)
 
     def _take_up(self, record: Record, facts: Facts, read_at: float = -1e9) -> Book:
+        record.owner_uid = record.owner_uid or self._namespaces.uid(record.namespace)
         book = Book(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
         self._books[book.run] = book
         for sight in self._orphans.take(book.run):
             book.note(sight)
         return book
 
+    def _on_namespace_gone(self, namespace: str) -> None:
+        for book in self._books.values():
+            if book.record.namespace == namespace:
+                book.namespace_is_gone = True
+                self._look_at(book.run)
+
     def _objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
         """What was created for a run beside its pods."""
-        found: list[tuple[Resource, str]] = []
-        if book.manifests is not None:
-            found += [(one.resource, one.body["metadata"]["name"]) for one in book.manifests.objects()]
-        elif sum(book.sizes.values()) > 1:
+        if book.manifests is None:
+            return self._usual_objects_of(book)
+        return tuple((one.resource, one.body["metadata"]["name"]) for one in book.manifests.objects())
+
+    def _usual_objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
+        """What may have been created for a run of which no manifests were made, as its end was found."""
+        created = () if self._placement is None else self._placement.created
+        found = [(resource, book.run) for resource in created]
+        if sum(book.sizes.values()) > 1:
             found += [(CONFIG_MAPS, roster_name(book.run)), (SERVICES, book.run)]
         return tuple(found)
