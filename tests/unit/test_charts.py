@@ -27,6 +27,7 @@ from trainmaster.cli import processes
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.pod_security import RESTRICTED, read_pod
+from trainmaster.protocol.quantities import parse_quantity
 from trainmaster.protocol.untrusted import Node
 
 Object = dict[str, Any]
@@ -691,6 +692,42 @@ def test_bundled_stores_answer_trainmasters_pods_alone() -> None:
         assert (rule["ports"], egress) == ([{"port": port, "protocol": "TCP"}], [])
         callers = {name for peer in rule["from"] for name in selected(objects, peer["podSelector"])}
         assert callers == {f"tm-trainmaster-{name}" for name in PROCESSES | {"bootstrap"}}
+
+
+@each_case
+def test_no_secret_is_in_the_arguments_of_a_process(chart: str, values: Object) -> None:
+    """Whoever sees a node's processes reads their arguments; Kubernetes puts variables there where they are named in them."""
+    for name, template in workloads(rendered(chart, values)).items():
+        for container in containers(template):
+            secret = {item["name"] for item in container.get("env", ()) if "secretKeyRef" in item.get("valueFrom", {})}
+            words = " ".join([*container.get("command", ()), *container.get("args", ())])
+            assert not {variable for variable in secret if f"$({variable})" in words}, name
+
+
+def test_the_bundled_redis_reads_its_password_from_a_file() -> None:
+    objects = rendered("dispatcher", BUNDLED)
+    template = workloads(objects)["tm-trainmaster-redis"]
+    (container,) = template["spec"]["containers"]
+    (volume,) = [one for one in template["spec"]["volumes"] if "secret" in one]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == volume["name"]]
+    (item,) = volume["secret"]["items"]
+    assert container["args"][:2] == ["redis-server", f"{mount['mountPath']}/{item['path']}"]
+    data = of_kind(objects, "Secret")[volume["secret"]["secretName"]]["data"]
+    password = base64.b64decode(data["redis-password"]).decode()
+    assert base64.b64decode(data[item["key"]]).decode() == f"requirepass {password}\n"
+
+
+def test_both_charts_together_fit_on_a_node_of_two_cpus_beside_a_control_plane() -> None:
+    """A control plane and its add-ons ask for some 0.9 CPU; the hooks run beside the rest for a while."""
+    asked = {"cpu": 0, "memory": 0}
+    for chart, values in (("dispatcher", BUNDLED), ("agent", AGENT)):
+        for one in rendered(chart, values):
+            if one["kind"] in ("Deployment", "StatefulSet", "Job"):
+                for container in one["spec"]["template"]["spec"]["containers"]:
+                    for name, text in container["resources"]["requests"].items():
+                        asked[name] += one["spec"].get("replicas", 1) * parse_quantity(name, text)
+    assert 0 < asked["cpu"] <= parse_quantity("cpu", "1")
+    assert 0 < asked["memory"] <= parse_quantity("memory", "2Gi")
 
 
 def test_metrics_are_not_passed_on_to_the_world() -> None:

@@ -72,6 +72,13 @@ def test_a_container_cannot_fill_the_machine(name: str) -> None:
 
 
 @each_service
+def test_a_machine_of_two_cpus_starts_every_container(name: str) -> None:
+    """Docker refuses a container that may use more CPUs than the machine has."""
+    limits = compose_file.with_variables(SERVICES[name]["deploy"]["resources"]["limits"], {})
+    assert float(limits["cpus"]) <= 2
+
+
+@each_service
 def test_what_shall_run_is_started_again_and_looked_after(name: str) -> None:
     service = SERVICES[name]
     if name in ONE_SHOT:

@@ -14,15 +14,21 @@ import yaml
 from trainmaster.agent.member_env import Seat, member_environment, seats
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.pod_security import RESTRICTED, read_pod
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.untrusted import Node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB_FILES = sorted(
     path.relative_to(EXAMPLES).as_posix()
     for path in EXAMPLES.glob("*/*.yaml")
-    if path.name not in ("tenants.yaml", "policy.yaml")
+    if path.name not in ("tenants.yaml", "policy.yaml") and path.parent.name != "kubernetes"
+)
+KUBERNETES_JOB_FILES = sorted(
+    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("kubernetes/*.yaml") if path.name != "queue.yaml"
 )
 
 
@@ -54,6 +60,39 @@ def test_every_script_that_a_job_runs_exists_and_no_placeholder_is_left(file: st
     ]
     assert not [word for word in words if "@" in word]
     assert not [word for word in words if word.startswith(str(EXAMPLES)) and not Path(word).exists()]
+
+
+@pytest.mark.parametrize("file", KUBERNETES_JOB_FILES)
+def test_every_job_for_kubernetes_makes_pods_with_an_image_and_not_as_root(file: str) -> None:
+    (queue,) = documents("kubernetes/queue.yaml")
+    text = (EXAMPLES / file).read_text().replace("@IMAGE@", "registry.example.com/digits:1")
+    for document in yaml.safe_load_all(text):
+        spec = JobSpec.model_validate(document)
+        assert spec.queue == QueueSpec.model_validate(queue).path
+        for role in spec.roles:
+            if role.template is not None:
+                assert role.template.image
+                continue
+            assert role.pod_template is not None
+            found: list[Mistake] = []
+            pod = read_pod(Node(role.pod_template, "", found))
+            for control in RESTRICTED:
+                control(pod)
+            assert found == []
+            containers = role.pod_template["spec"]["containers"]
+            assert all(container["image"] for container in containers)
+            assert role.pod_template["spec"]["securityContext"]["runAsUser"] > 0
+
+
+def test_the_image_of_the_training_has_what_its_job_runs_and_a_user_by_number() -> None:
+    (document,) = yaml.safe_load_all((EXAMPLES / "kubernetes/training.yaml").read_text())
+    instructions = [line.split() for line in (EXAMPLES / "kubernetes/Dockerfile").read_text().splitlines()]
+    assert ["COPY", ".", "/examples"] in instructions
+    ((_, user),) = [words for words in instructions if words[:1] == ["USER"]]
+    assert int(user.split(":")[0]) > 0
+    for role in document["roles"]:
+        script = role["template"]["command"][-1]
+        assert (EXAMPLES / Path(script).relative_to("/examples")).exists()
 
 
 def test_the_tenants_are_valid_and_parents_come_before_their_children() -> None:
