@@ -10,6 +10,7 @@ from aiohttp import web
 from tests.fake_kube import discovery
 from tests.fake_kube.answers import Answers
 from tests.fake_kube.errors import ApiError
+from tests.fake_kube.execs import Execs
 from tests.fake_kube.faults import Call, Faults
 from tests.fake_kube.garbage import GarbageCollector, NamespaceController
 from tests.fake_kube.logs import Logs
@@ -38,6 +39,7 @@ class FakeKube:
         self.faults = Faults()
         self.verbs = Verbs(self.store, self.table)
         self.logs = Logs()
+        self.execs = Execs()
         self.calls: list[Call] = []
         """Every request for objects so far, those that were refused among them."""
         self.bookmark_seconds = bookmark_seconds
@@ -162,6 +164,8 @@ class FakeKube:
         self.faults.check(call, target.resource.group)
         if target.verb == "watch":
             return await self._watch(request, target)
+        if target.subresource == "exec":
+            return await self.execs.serve(request, self.verbs.get(PODS, target.namespace, target.name))
         if target.subresource == "log":
             pod = self.verbs.get(PODS, target.namespace, target.name)
             return await self._stream(request, self.logs.read(pod, request.query), "text/plain")

@@ -29,12 +29,13 @@ from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster,
 from trainmaster.agent.kube import watch
 from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
 from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
+from trainmaster.agent.runtime.kubernetes.checkpoint import NO_PROGRAM
 from trainmaster.agent.runtime.kubernetes.record import Record
 from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.agent.streams import LogStreams
 from trainmaster.agent.tails import Tails
 from trainmaster.protocol.agent import OpenStream, StreamPush
-from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 RACK = "topology.example.com/rack"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}
@@ -99,6 +100,43 @@ class Followed:
 
 async def told(followed: Followed, text: str) -> None:
     await eventually(lambda: followed.told.get(("worker", 0)) == text, f"{text!r}; there is {followed.told}")
+
+
+# -- the checkpoint signal
+
+
+@pytest.mark.parametrize("image", ["full", "slim"], ids=["a kill program", "a shell alone"])
+async def test_the_checkpoint_signal_needs_a_kill_program_or_a_shell(lab: KubeLab, kube: FakeKube, image: str) -> None:
+    run = start_run(lab, A, Part(RUNS))
+    run.spec["roles"][0]["template"]["image"] = image
+    await lab.runtime.start(run)
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=0.3))
+    status = await until_over(lab, A)
+    assert (status.state, status.message) == (RunState.PREEMPTED, "")
+    assert kube.execs.signals == [(f"{A}-worker-0", "USR1")]
+
+
+async def test_a_member_that_cannot_be_told_to_save_its_state_is_not_waited_for_and_the_user_hears_of_it(
+    lab: KubeLab, kube: FakeKube
+) -> None:
+    run = start_run(lab, A, Part(RUNS, count=2))
+    run.spec["roles"][0]["template"]["image"] = "scratch"
+    await lab.runtime.start(run)
+    await until_state(lab, A, RunState.RUNNING)
+    await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=3600))
+    status = await until_over(lab, A)
+    assert status.state is RunState.PREEMPTED
+    assert status.message == f"the checkpoint signal did not reach worker-0, worker-1: {NO_PROGRAM}"
+    assert kube.execs.signals == []
+
+
+async def test_without_the_permission_for_the_checkpoint_signal_nobody_waits(lab: KubeLab, kube: FakeKube) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await until_state(lab, A, RunState.RUNNING)
+    kube.deny("get", "pods/exec")
+    await lab.runtime.stop(stop_run(A, StopCause.PREEMPT, save=3600))
+    assert "permission pods/exec" in (await until_over(lab, A)).message
 
 
 # -- output

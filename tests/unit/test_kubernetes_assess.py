@@ -72,6 +72,9 @@ RESTART_MEMBER = {"memberFailure": {"action": "restartMember", "limit": 2, "back
 RESTART_GANG = {"memberFailure": {"action": "restartGang", "limit": 2, "backOff": "10s"}}
 STOP = StopRun(run=RUN, generation=2, cause=StopCause.PREEMPT, grace_seconds=30)
 
+SAVE = STOP.model_copy(update={"checkpoint_seconds": 60.0, "checkpoint_signal": "SIGUSR1"})
+NAMES = ("worker-0", "worker-1", "worker-2")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -342,6 +345,28 @@ CASES: dict[str, Case] = {
         Progress(created=True, stop=STOP, stopped_at=NOW, generation=2),
         state=RunState.STOPPING,
         removes=(0, 1, 2),
+    ),
+    "members that may save their state have time for it": Case(
+        ALL_RUN, Progress(created=True, stop=SAVE, stopped_at=NOW - 10, generation=2), state=RunState.STOPPING
+    ),
+    "members that could not be told to save their state are not waited for": Case(
+        ALL_RUN,
+        Progress(created=True, stop=SAVE, stopped_at=NOW - 1, generation=2, not_told=dict.fromkeys(NAMES, "no shell")),
+        state=RunState.STOPPING,
+        removes=(0, 1, 2),
+        words="the checkpoint signal did not reach worker-0, worker-1, worker-2: no shell",
+    ),
+    "one member that was told to save its state is waited for with all": Case(
+        ALL_RUN,
+        Progress(created=True, stop=SAVE, stopped_at=NOW - 1, generation=2, not_told={"worker-0": "no shell"}),
+        state=RunState.STOPPING,
+        words="the checkpoint signal did not reach worker-0: no shell",
+    ),
+    "a run whose members could not be told to save their state ends with that": Case(
+        (),
+        Progress(created=True, stop=SAVE, generation=2, not_told={"worker-0": "no shell"}, ended_at=NOW),
+        state=RunState.PREEMPTED,
+        words="the checkpoint signal did not reach worker-0: no shell",
     ),
     "a member that goes already is not told again": Case(
         (pod(0, deleting=True, grace=20), pod(1)),

@@ -30,6 +30,8 @@ _MOST_PATIENCE = 120.0
 _LONGEST_RETRY_AFTER = 30.0
 _PAGE = 500
 _EXEC_SECONDS = 10.0
+_FINAL_FOR_EXEC = (401, 403)
+"""Answers to a command that asking again does not change."""
 _ERROR_CHANNEL = b"\x03"
 _TOO_MANY, _FIRST_ERROR, _FIRST_SERVER_ERROR = 429, 400, 500
 _NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
@@ -202,6 +204,11 @@ class ApiServer:
                             if status.get("status") != "Success":
                                 raise refused(int(status.get("code") or 500), status)
                             return
+        except aiohttp.WSServerHandshakeError as error:
+            words = f"the command did not run in pod {pod}: the API server answered {error.status} ({error.message})"
+            if error.status in _FINAL_FOR_EXEC:
+                raise refused(error.status, {"message": words}) from error
+            raise UnavailableError(words) from error
         except _NETWORK_ERRORS as error:
             raise UnavailableError(f"the command did not run in pod {pod}: {_words(error)}") from error
 

@@ -12,6 +12,7 @@ from math import ceil
 
 from trainmaster.agent.kube.pods import PodSight
 from trainmaster.agent.placement.port import GangState
+from trainmaster.agent.runtime.kubernetes.checkpoint import not_told_words
 from trainmaster.agent.runtime.kubernetes.ends import HOPELESS, Failure, Loss, Refusal, classify, shortened, trouble
 from trainmaster.agent.runtime.kubernetes.facts import Facts, Member
 from trainmaster.agent.runtime.kubernetes.node_health import Unready, clock, words_on
@@ -93,7 +94,7 @@ def _over(progress: Progress) -> Assessment:
     if verdict is not None:
         return Assessment(verdict.state, verdict.message, over=True)
     state = RunState.CANCELLED if progress.stop is None else progress.stop.cause.ends_as
-    return Assessment(state, over=True)
+    return Assessment(state, not_told_words(progress.not_told), over=True)
 
 
 def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
@@ -103,14 +104,16 @@ def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> As
     if not living:
         return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
     grace, saving = facts.stop_grace, 0.0
-    said = ("" if progress.verdict is None else progress.verdict.message, words_on(living, sights.unready))
+    decided = "" if progress.verdict is None else progress.verdict.message
+    said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
     message = "; ".join(one for one in said if one)
     if stop is not None:
         grace = stop.grace_seconds
         saving = stop.checkpoint_seconds if progress.verdict is None else 0.0
     if sights.lost_at is not None and now >= sights.lost_at:
         grace, saving = min(grace, sights.lost_grace), 0.0
-    if saving and now < progress.stopped_at + saving and any(pod.has_started for pod in living):
+    may_save = any(pod.has_started and f"{pod.role}-{pod.index}" not in progress.not_told for pod in living)
+    if saving and now < progress.stopped_at + saving and may_save:
         waiting = tuple((pod, ceil(grace)) for pod in living if not pod.has_started and not pod.deleting)
         wake_at = progress.stopped_at + saving
         if sights.lost_at is not None:

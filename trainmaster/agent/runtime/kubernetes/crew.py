@@ -30,6 +30,7 @@ from trainmaster.agent.placement.port import GangState, Placement
 from trainmaster.agent.runtime.kubernetes.anchors import PERMISSION_PATIENCE, Anchors
 from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
 from trainmaster.agent.runtime.kubernetes.book import Book
+from trainmaster.agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster.agent.runtime.kubernetes.facts import Member
 from trainmaster.agent.runtime.kubernetes.growth import give_up, late_growth, take_resize
@@ -253,6 +254,8 @@ class Crew:
         if found.signal and not book.signalled:
             book.signalled = True
             await self._signal(book)
+            if book.record.progress.not_told:
+                return True  # those need not be waited for
         if found.remove:
             await self._remove(book, found.remove)
             return False
@@ -267,19 +270,10 @@ class Crew:
         stop = book.record.progress.stop
         if stop is None or not self._config.checkpoint:
             return
-        name = stop.checkpoint_signal.removeprefix("SIG")
         pods = [pod for pod in book.pods.values() if pod.stage == "running" and not pod.deleting]
-        outcomes = await asyncio.gather(
-            *(self._api.execute(pod.namespace, pod.name, pod.container, ("kill", f"-{name}", "1")) for pod in pods),
-            return_exceptions=True,
-        )
-        for pod, outcome in zip(pods, outcomes, strict=True):
-            if isinstance(outcome, KubeError):
-                log.warning("%s did not get its signal: %s", pod.name, outcome, extra={"run_id": book.run})
-            elif isinstance(outcome, Exception):
-                contain("signal", outcome, pod.name, run=book.run)
-            elif isinstance(outcome, BaseException):
-                raise outcome
+        not_told = await send_checkpoint(self._api, pods, stop.checkpoint_signal)
+        if not_told:
+            await self._anchors.save(book, replace(book.record.progress, not_told=not_told))
 
     async def _remove(self, book: Book, pods: Sequence[tuple[PodSight, int]]) -> None:
         await self._lease.confirm()

@@ -83,6 +83,8 @@ class Progress:
     said: dict[str, int] = field(default_factory=dict)
     """By member: bytes of output of its earlier lives, as far as somebody has read it. Offsets of the next life begin there."""
     running_since: float | None = None
+    not_told: dict[str, str] = field(default_factory=dict)
+    """By member: why it could not be told to save its state."""
     stop: StopRun | None = None
     stopped_at: float = 0.0
     verdict: Verdict | None = None
@@ -121,6 +123,7 @@ _PLAIN_FIELDS = (
     "again",
     "done",
     "said",
+    "not_told",
     "running_since",
     "stopped_at",
     "ended_at",
