@@ -1,5 +1,6 @@
 """What an agent and the dispatcher make of each other's messages: sessions, holders, reports, losses and stops."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -8,7 +9,9 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, age_service, execute, give_up_now, picture, value
 from tests.waiting import eventually
+from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services.following import Follower
+from trainmaster.dispatcher.services.stopping import stop_of
 from trainmaster.dispatcher.store import agents as agent_store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
@@ -379,6 +382,54 @@ async def test_an_answer_holds_so_many_specifications_and_the_rest_comes_next(
     assert max(map(len, answers)) < 20
     assert sorted(run.removesuffix("-r1") for given in answers for run in given) == sorted(ids), "each once"
     assert (await agent.desired())["start"] == []
+
+
+async def test_a_run_of_which_no_order_can_be_made_has_failed_and_the_others_get_theirs(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = agent_service._spec_of
+
+    def broken(row: Any, declared: Collection[str]) -> Any:
+        if row.name == "odd":
+            raise TypeError("string indices must be integers, not 'str'")
+        return original(row, declared)
+
+    monkeypatch.setattr(agent_service, "_spec_of", broken)
+    agent = service.agent()
+    await agent.connect(cpu=64)
+    odd = await service.submit("odd")
+    plain = await service.submit("plain")
+    start = await agent.next_start()
+    assert start["run"] == f"{plain}-r1"
+    job = await service.until(odd, "failed")
+    assert job["runs"][0]["state"] == "failed"
+    assert job["runs"][0]["category"] == "config"
+    words = "its order for the cluster cannot be made: TypeError: string indices must be integers, not 'str'"
+    assert job["message"] == words
+    await agent.report(start["run"], RunState.RUNNING, 2)
+    await agent.report(start["run"], RunState.SUCCEEDED, 3)
+    assert (await service.until(plain, "succeeded"))["runs"][0]["attempt"] == 1
+
+
+async def test_a_run_is_stopped_though_its_order_cannot_be_made_as_its_specification_wants(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = service.agent()
+    await agent.connect(cpu=64)
+    odd = await service.submit("odd")
+    start = await agent.next_start()
+    await agent.report(start["run"], RunState.RUNNING, 2)
+    original = stop_of
+
+    def broken(spec: Mapping[str, Any], cause: str) -> dict[str, Any]:
+        if spec:
+            raise ValueError("an odd duration")
+        return original(spec, cause)
+
+    monkeypatch.setattr(agent_service, "stop_of", broken)
+    assert (await service.http.post(f"/v1/jobs/{odd}/cancel")).status_code == 200
+    (stop,) = (await agent.desired())["stop"]
+    assert (stop["run"], stop["cause"], stop["graceSeconds"]) == (start["run"], "cancel", 10.0)
 
 
 # -- placement

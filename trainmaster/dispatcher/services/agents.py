@@ -42,6 +42,7 @@ _QUIET = {RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING}
 UNVERIFIED = "unverified"
 """Beside the verdicts of the run machine: a reported absence that is no evidence."""
 _UNUSABLE = "its agent's last capacity report cannot be used"
+_LONGEST_WORDS = 300
 _DATASETS = '"datasets"'
 """In the text of a specification that names any."""
 """States that a run passes on its way without freeing or taking anything."""
@@ -507,10 +508,16 @@ async def desired(
                 if wanted is None or wanted.session not in (session, None):
                     raise superseded()
                 # Nobody has the lease after the cluster was declared lost: the next sync begins a session, and then there are orders.
+                answer = None
                 if wanted.session is not None and wanted.version != after:
                     since = 0 if wanted.version < after else after
                     timeout = parse_duration(wanted.placement_timeout)
-                    return orjson.dumps(await _changes(tx, cluster_id, since, wanted, timeout))
+                    failed: dict[RunRef, str] = {}
+                    answer = orjson.dumps(await _changes(tx, cluster_id, since, wanted, timeout, failed))
+            if answer is not None:
+                if failed:
+                    await _fail_without_order(stores, caller, failed)
+                return answer
             left = loop_ends - stores.clock()
             # Not woken: nothing has changed, or ``watch_desired`` tells within a second of what has, at the next call.
             if left <= 0 or not await wait_set(woken, left):
@@ -539,9 +546,40 @@ async def watch_desired(stores: Stores) -> None:
         told = versions
 
 
-async def _changes(tx: Transaction, cluster_id: int, since: int, wanted: Any, timeout: float) -> dict[str, Any]:
-    """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread."""
-    start, stop, resize = [], [], []
+async def _fail_without_order(stores: Stores, caller: Caller, failed: Mapping[RunRef, str]) -> None:
+    """End runs of which no order can be made for their cluster: ``failed``, category ``config``, with the words."""
+    found = Findings()
+    async with stores.database.transaction() as tx:
+        jobs = await job_store.lock(tx, [ref.job_key for ref in failed])
+        records = await runs.lock(tx, failed)
+        now = await to_epoch(tx)
+        specs = await job_store.specs(tx, [jobs[ref.job_key].spec_id for ref in records])
+        for ref, record in records.items():
+            report = run_machine.Report(RunState.FAILED, record.run.generation, record.run.seq + 1)
+            outcome = run_machine.apply(record.run, report)
+            if record.run.state is not RunState.LEASED or outcome.verdict is not Verdict.APPLIED:
+                continue
+            job = jobs[ref.job_key]
+            ending = RunEnding(RunState.FAILED, category=FailureCategory.CONFIG, message=failed[ref])
+            policy = Retries.model_validate(specs.get(job.spec_id, {}).get("retries", {}))
+            end = {"category": FailureCategory.CONFIG.value, "message": failed[ref]}
+            found.changes.append(runs.RunChange(ref, outcome.run, result={"message": failed[ref], "end": end}))
+            follow_run(found, record, job, outcome, ending, policy, now)
+        await write_findings(tx, found)
+    measuring.count_ends(found.transitions, {_cluster_of(caller): caller.cluster or ""})
+    stores.jobs_changed([one.record.id for one in found.transitions])
+
+
+async def _changes(
+    tx: Transaction, cluster_id: int, since: int, wanted: Any, timeout: float, failed: dict[RunRef, str]
+) -> dict[str, Any]:
+    """A ``DesiredAnswer`` in wire form. Specifications go through as the text that is stored, unread.
+
+    A run of which no order can be made is left out, so that the others get theirs; ``failed`` gets it with the reason.
+    """
+    start: list[dict[str, Any]] = []
+    stop: list[dict[str, Any]] = []
+    resize: list[dict[str, Any]] = []
     version = wanted.version
     rows = await agents.desired_runs(tx, cluster_id, since, wanted.holder)
     if rows and not rows[-1].is_last:
@@ -555,36 +593,59 @@ async def _changes(tx: Transaction, cluster_id: int, since: int, wanted: Any, ti
     reads = any(row.state == RunState.LEASED and _DATASETS in row.spec for row in rows)
     declared = {one.name for one in await datasets.datasets(tx)} if reads else set[str]()
     for row in rows:
-        job = job_id(row.name, row.job_id)
-        run = run_id(job, row.attempt)
-        if row.state == RunState.LEASED:
-            start.append(
-                {
-                    "run": run,
-                    "job": job,
-                    "queue": row.queue,
-                    "attempt": row.attempt,
-                    "token": row.attempt,
-                    "generation": row.generation,
-                    "spec": _spec_of(row, declared),
-                    "sizes": row.sizes,
-                    "pins": row.assumed,
-                    "placementTimeoutSeconds": timeout + (row.awaits or 0.0),
-                    "disconnectSeconds": row.disconnect_seconds,
-                }
-            )
-        if row.state != RunState.STOPPING and row.generation > 1:
-            # Of one to start, too: the agent may hold it at its first size, and not have said so yet.
-            grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
-            wanted = {"sizes": row.sizes, "pins": row.assumed, "graceSeconds": grace}
-            resize.append({"run": run, "generation": row.generation, **wanted})
-        elif row.state == RunState.STOPPING:
-            stop.append({"run": run, "generation": row.generation, **stop_of(orjson.loads(row.spec), row.stop_cause)})
+        try:
+            order = _order_of(row, declared, timeout)
+        except Exception as error:
+            # One that is to start can only fail. One that is to stop must stop, whatever its specification says.
+            run = run_id(job_id(row.name, row.job_id), row.attempt)
+            log.exception("no order can be made for run %s", run, extra={"run_id": run})
+            if row.state == RunState.LEASED:
+                words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_WORDS]
+                failed[RunRef(row.job_id, row.attempt)] = f"its order for the cluster cannot be made: {words}"
+            elif row.state == RunState.STOPPING:
+                stop.append({"run": run, "generation": row.generation, **stop_of({}, row.stop_cause)})
+            continue
+        for kind, into in (("start", start), ("resize", resize), ("stop", stop)):
+            if kind in order:
+                into.append(order[kind])
     streams = [
         {"stream": row.id, "run": run_id(job_id(row.name, row.job_id), row.attempt), **row.options}
         for row in await agents.desired_streams(tx, cluster_id, since)
     ]
     return {"version": version, "start": start, "stop": stop, "resize": resize, "streams": streams}
+
+
+def _order_of(row: Any, declared: Collection[str], timeout: float) -> dict[str, dict[str, Any]]:
+    """What an agent is to do about one run: ``start``, ``resize`` or both, or ``stop``."""
+    job = job_id(row.name, row.job_id)
+    run = run_id(job, row.attempt)
+    order: dict[str, dict[str, Any]] = {}
+    if row.state == RunState.LEASED:
+        order["start"] = {
+            "run": run,
+            "job": job,
+            "queue": row.queue,
+            "attempt": row.attempt,
+            "token": row.attempt,
+            "generation": row.generation,
+            "spec": _spec_of(row, declared),
+            "sizes": row.sizes,
+            "pins": row.assumed,
+            "placementTimeoutSeconds": timeout + (row.awaits or 0.0),
+            "disconnectSeconds": row.disconnect_seconds,
+        }
+    if row.state != RunState.STOPPING and row.generation > 1:
+        # Of one to start, too: the agent may hold it at its first size, and not have said so yet.
+        grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
+        wanted = {"sizes": row.sizes, "pins": row.assumed, "graceSeconds": grace}
+        order["resize"] = {"run": run, "generation": row.generation, **wanted}
+    elif row.state == RunState.STOPPING:
+        order["stop"] = {
+            "run": run,
+            "generation": row.generation,
+            **stop_of(orjson.loads(row.spec), row.stop_cause),
+        }
+    return order
 
 
 def _spec_of(row: Any, declared: Collection[str]) -> Any:
