@@ -236,6 +236,20 @@ async def test_a_follower_is_told_when_the_cluster_is_lost_and_found(
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_who_begins_to_follow_on_an_unreachable_cluster_is_told_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.2)
+    await age_contact(stage.service.stores, "private", 600)
+    lost = "cluster private is unreachable; its output follows when it is back"
+    path = f"/v1/jobs/{stage.job}/logs"
+    async with stage.service.http.stream("GET", path, params={"follow": True}) as answer:
+        async for line in answer.aiter_lines():
+            if orjson.loads(line).get("note") == lost:
+                return
+    raise AssertionError("it was not told")
+
+
 async def test_logs_of_a_job_that_never_ran_are_empty(service: Service) -> None:
     job_id = await service.submit(cpu="64")
     answer = await service.http.get(f"/v1/jobs/{job_id}/logs")

@@ -155,9 +155,10 @@ class _Following:
         stores, cluster_id = self.stores, self.row.cluster_id
         stream = stores.soft.new_stream()
         async with stores.soft.following(stream) as inbox:
-            was_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
+            is_reachable = await _open(stores, stream, cluster_id, self.ref, self.options)
+            was_reachable = True  # so that it is told when the cluster is not
             try:
-                with self.followers.stream(stream, cluster_id, is_reachable=was_reachable):
+                with self.followers.stream(stream, cluster_id, is_reachable=is_reachable):
                     heard = looked = stores.clock()
                     while True:
                         self.check()
