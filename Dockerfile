@@ -32,7 +32,8 @@ RUN groupadd --gid 10001 trainmaster \
       /keys /keys/admin /keys/agent-private /keys/agent-public /keys/agent-edge \
       /agent /agent/key /agent/state
 COPY --from=build /opt/trainmaster /opt/trainmaster
-ENV PATH=/opt/trainmaster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# Only who reaches a container's own address reaches its metrics.
+ENV PATH=/opt/trainmaster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRAINMASTER_METRICS_HOST=0.0.0.0
 USER 10001:10001
 WORKDIR /tmp
 # No init is in the image: Docker and Kubernetes bring their own (init: true, shareProcessNamespace). Every process ends on

@@ -22,7 +22,7 @@ from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
 
-OPEN = {"/healthz", "/readyz", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
 ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}

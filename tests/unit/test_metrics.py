@@ -64,6 +64,7 @@ def test_no_label_names_a_job_a_run_a_session_or_a_path(definition: Definition) 
         "reason",
         "place",
         "part",
+        "limit",
     }
 
 

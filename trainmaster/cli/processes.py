@@ -236,10 +236,11 @@ def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] |
     from trainmaster.metrics.exporter import start_exporter
     from trainmaster.metrics.kinds import Process
 
+    host = os.environ.get("TRAINMASTER_METRICS_HOST", "127.0.0.1")
     try:
-        exporter = start_exporter(port, Process(process), is_alive=is_alive)
+        exporter = start_exporter(port, Process(process), host, is_alive=is_alive)
     except OSError as error:
-        raise fail(f"metrics cannot be served at port {port}: {error}", Exit.USAGE) from error
+        raise fail(f"metrics cannot be served at {host}, port {port}: {error}", Exit.USAGE) from error
     if process == "worker":
         from trainmaster.metrics.tasks import watch_tasks
 

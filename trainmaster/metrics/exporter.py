@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from trainmaster.metrics.kinds import Process
 
+_PATIENCE_SECONDS = 15.0
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -54,16 +55,14 @@ def page(process: "Process") -> tuple[bytes, str]:
 def start_exporter(
     port: int,
     process: "Process",
-    address: str = "0.0.0.0",  # noqa: S104 - as scrapers are elsewhere
+    address: str = "127.0.0.1",
     is_alive: Callable[[], bool] | None = None,
 ) -> Exporter:
     """Serve this process's metrics at ``/metrics``. Raises OSError when the port is taken.
 
     With ``is_alive``, ``/healthz`` and ``/readyz`` answer 503 while it says no.
     """
-    if is_alive is None:
-        return _serve(port, address, _registry(process))
-    return _serve_probes(port, address, _registry(process), is_alive)
+    return _serve(port, address, _registry(process), is_alive)
 
 
 def share_between_processes(folder: Path) -> None:
@@ -79,7 +78,7 @@ def share_between_processes(folder: Path) -> None:
     os.environ[SHARED_FOLDER] = str(folder)
 
 
-def start_shared_exporter(port: int, process: "Process", address: str = "0.0.0.0") -> Exporter:  # noqa: S104 - as above
+def start_shared_exporter(port: int, process: "Process", address: str = "127.0.0.1") -> Exporter:
     """Serve the metrics of this process and of all that it forks. ``share_between_processes`` must have been called."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
@@ -129,31 +128,30 @@ def _announce(process: "Process") -> None:
     build_info.labels(process.value, __version__).set(1)
 
 
-def _serve(port: int, address: str, registry: "CollectorRegistry") -> Exporter:
-    from prometheus_client import start_http_server
-
-    return Exporter(*start_http_server(port, addr=address, registry=registry))
-
-
-def _serve_probes(port: int, address: str, registry: "CollectorRegistry", is_alive: Callable[[], bool]) -> Exporter:
+def _serve(
+    port: int, address: str, registry: "CollectorRegistry", is_alive: Callable[[], bool] | None = None
+) -> Exporter:
     from wsgiref.simple_server import WSGIRequestHandler, make_server
 
     from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
-    class Silent(WSGIRequestHandler):
+    class Bounded(WSGIRequestHandler):
+        timeout = _PATIENCE_SECONDS
+        """A silent peer must not keep its thread for ever."""
+
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called there
             """Probes come every few seconds."""
 
     metrics = make_wsgi_app(registry)
 
     def answer(environ: Any, start_response: Any) -> Any:
-        if environ.get("PATH_INFO") not in ("/healthz", "/readyz"):
+        if is_alive is None or environ.get("PATH_INFO") not in ("/healthz", "/readyz"):
             return metrics(environ, start_response)
         well = is_alive()
         start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok\n" if well else b"the event loop stands still\n"]
 
-    server = make_server(address, port, answer, ThreadingWSGIServer, handler_class=Silent)
+    server = make_server(address, port, answer, ThreadingWSGIServer, handler_class=Bounded)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     return Exporter(server, thread)

@@ -100,6 +100,19 @@ _STATUS: dict[Code, tuple[int, str]] = {
 }
 
 
+LONGEST_DETAIL = 2_000
+"""Characters of a problem's detail. Errors quote what they found, which may be as long as a body."""
+_LONGEST_INSTANCE, _LONGEST_PATH, _LONGEST_MESSAGE, _MOST_MISTAKES = 500, 300, 1_000, 100
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters, its middle left out where it is longer."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 class Mistake(Lenient):
     """One mistake in a request: where it is and what is allowed."""
 
@@ -141,12 +154,18 @@ class ProblemError(TrainmasterError):
             "title": self.code.headline,
             "status": self.code.status,
             "code": str(self.code),
-            "detail": self.detail,
+            "detail": shortened(self.detail, LONGEST_DETAIL),
         }
         if instance:
-            problem["instance"] = instance
+            problem["instance"] = shortened(instance, _LONGEST_INSTANCE)
         if self.mistakes:
-            problem["mistakes"] = [mistake.model_dump() for mistake in self.mistakes]
+            problem["mistakes"] = [
+                {
+                    "path": shortened(mistake.path, _LONGEST_PATH),
+                    "message": shortened(mistake.message, _LONGEST_MESSAGE),
+                }
+                for mistake in self.mistakes[:_MOST_MISTAKES]
+            ]
         return problem | self.extra
 
 

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -14,7 +16,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trainmaster import __version__
-from trainmaster.dispatcher.api import agents, bursts, clusters, datasets, jobs, prices, simulations, tenants, webhooks
+from trainmaster.dispatcher.api import (
+    agents,
+    bursts,
+    clusters,
+    datasets,
+    jobs,
+    prices,
+    reference_page,
+    simulations,
+    tenants,
+    webhooks,
+)
 from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State, note_refusal, readable
@@ -35,6 +48,35 @@ log = logging.getLogger(__name__)
 
 _KEYS_SECONDS = 1.0
 _REFUSALS_SECONDS = 1.0
+_PROBLEM_SCHEMA = {
+    "description": "An RFC 9457 problem; docs/reference/errors.md has a section for each code.",
+    "type": "object",
+    "required": ["type", "title", "status", "code", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string", "enum": [code.value for code in Code]},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+        "requestId": {"type": "string"},
+        "mistakes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["path", "message"],
+                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}
 
 _ROUTERS = {
     Audience.USERS: (
@@ -62,9 +104,13 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
         version=__version__,
         summary="Multi-cluster dispatcher for AI and batch jobs",
         lifespan=_lifespan,
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
+        # A redirect would be made of the Host header, which the caller chooses.
+        redirect_slashes=False,
+        responses=_PROBLEMS,
     )
+    app.openapi = partial(_document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
     app.state.settings = settings
     app.state.audience = audience
     for other, (prefix, routers) in _ROUTERS.items():
@@ -73,6 +119,7 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
                 app.include_router(router)
         else:
             app.mount(prefix, _for_others(audience, other))
+    app.add_api_route("/docs", _reference, include_in_schema=False)
     app.add_api_route("/healthz", _alive, include_in_schema=False)
     app.add_api_route("/readyz", _ready, include_in_schema=False)
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
@@ -179,6 +226,23 @@ async def _ready(request: Request) -> Response:
     return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
 
 
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with what routes do not say themselves: how calls are authenticated, and what a problem is."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        components = document.setdefault("components", {})
+        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
+        components.setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+        document["security"] = [{"apiKey": []}]
+    return app.openapi_schema or {}
+
+
+async def _reference(request: Request) -> Response:
+    """The API reference for people."""
+    headers = {"Content-Security-Policy": reference_page.POLICY, "X-Content-Type-Options": "nosniff"}
+    return Response(reference_page.render(request.app.openapi()), media_type="text/html", headers=headers)
+
+
 def _metrics() -> Response:
     """In a thread of its own, as writing it takes some milliseconds."""
     page, content_type = exporter.page(Process.API)
@@ -230,7 +294,10 @@ async def _on_http(request: Request, error: Exception) -> Response:
     if error.status_code not in (404, 405):
         code = Code.MALFORMED_BODY
     detail = f"there is nothing at {request.url.path}" if code is Code.NOT_FOUND else str(error.detail)
-    return problem_response(ProblemError(code, detail), request.url.path)
+    answer = problem_response(ProblemError(code, detail), request.url.path)
+    if allowed := (error.headers or {}).get("Allow"):
+        answer.headers["Allow"] = allowed
+    return answer
 
 
 async def _on_duplicate(request: Request, error: Exception) -> Response:

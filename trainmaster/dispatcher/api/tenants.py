@@ -155,7 +155,9 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
     async with state.stores.database.transaction() as tx:
         made = await tenants.make_key(tx, spec)
         await note(tx, caller, "make key", spec.name, {"id": made["id"], **spec.to_wire()})
-    return answer(made, 201)
+    made_once = answer(made, 201)
+    made_once.headers["Cache-Control"] = "no-store"
+    return made_once
 
 
 @router.delete("/keys/{key_id}", status_code=204)

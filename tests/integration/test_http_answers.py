@@ -1,0 +1,81 @@
+"""What answers say of themselves: methods allowed, nothing stored or loaded from elsewhere, bounded quotations, who called."""
+
+import logging
+import re
+
+import pytest
+
+from tests.conftest import Service, job
+from tests.integration.test_authorization import make_key
+
+
+async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(service: Service) -> None:
+    answer = await service.http.patch("/v1/queues")
+    assert (answer.status_code, answer.json()["code"], answer.headers["allow"]) == (405, "method-not-allowed", "GET")
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/", "/healthz/", "/v1/clusters/"])
+async def test_no_address_is_redirected_to_where_the_caller_says(service: Service, path: str) -> None:
+    answer = await service.http.get(path, headers={"Host": "evil.example"})
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
+    assert "evil" not in answer.text
+
+
+async def test_a_new_key_is_not_to_be_stored_on_its_way(service: Service) -> None:
+    answer = await service.http.post("/v1/keys", json={"name": "one", "role": "admin"})
+    assert answer.status_code == 201
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_the_reference_for_people_loads_nothing_and_runs_nothing(service: Service) -> None:
+    answer = await service.http.get("/docs")
+    assert answer.status_code == 200
+    assert "<script" not in answer.text
+    assert not re.search(r"(?:src|href)=[\"'](?!/openapi.json)", answer.text)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "POST /v1/jobs" in answer.text
+    assert "All or nothing" not in answer.text.partition("<h2>")[0]
+
+
+async def test_the_document_says_how_to_authenticate_and_what_a_problem_is(service: Service) -> None:
+    document = (await service.http.get("/openapi.json")).json()
+    assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
+    assert document["security"] == [{"apiKey": []}]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status in ("400", "401", "403", "404", "409", "413", "429", "503"):
+                assert "application/problem+json" in operation["responses"][status]["content"], (method, path, status)
+    assert "too-many-requests" in document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"]
+
+
+async def test_errors_quote_a_bounded_part_of_what_was_sent(service: Service) -> None:
+    long = "x" * 140_000
+    wrong = (
+        await service.http.post("/v1/jobs", json=job(queue=long)),
+        await service.http.post("/v1/jobs", json=job() | {long: 1}),
+        await service.http.post("/v1/jobs", json=job() | {f"{long}{n}": 1 for n in range(20)}),
+        await service.http.post("/v1/jobs", json={"job": job(), "parameters": [{long: "1"}]}),
+        await service.http.post("/v1/jobs/cancel", json={"filter": {"queue": long, "state": [long]}}),
+        await service.http.put("/v1/queues/a", json={"path": long}),
+        await service.http.get("/v1/jobs", params={"label": long[:50_000]}),
+        await service.http.get("/v1/jobs", params={"cursor": long[:50_000]}),
+        await service.http.get(f"/v1/jobs/{long[:50_000]}"),
+    )
+    for answer in wrong:
+        assert 400 <= answer.status_code < 500, answer.text[:300]
+        assert len(answer.content) < 20_000, answer.text[:300]
+
+
+async def test_the_access_log_says_who_called_from_where(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    secret = await make_key(service, "user", queues=["default"])
+    key = (await service.http.get("/v1/keys")).json()["keys"][-1]
+    with caplog.at_level(logging.INFO, "trainmaster.access"):
+        async with service.as_key(secret) as user:
+            await user.get("/v1/jobs")
+            await user.get("/v1/jobs/" + "x" * 3_000)
+    by_path = {record.getMessage().split(" ")[1]: record.__dict__ for record in caplog.records}
+    line = by_path["/v1/jobs"]
+    assert (line["client"], line["key_id"], line["key"]) == ("127.0.0.1", key["id"], key["name"])
+    assert max(map(len, by_path)) <= 500
+    assert secret not in caplog.text
