@@ -69,6 +69,7 @@ class Stage:
             **os.environ,
             "DATABASE_URL": self.database_url,
             "REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+            "TRAINMASTER_DEFAULT_REQUESTS": "",  # jobs take what their benchmark says
             **self._env,
         }
         self._make_tenants()

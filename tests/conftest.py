@@ -252,7 +252,13 @@ class _Server(uvicorn.Server):
 
 
 @pytest.fixture
-async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
+def default_requests() -> str:
+    """What members get that request nothing: here nothing, so that jobs take what their test says."""
+    return ""
+
+
+@pytest.fixture
+async def service(database_url: str, redis_url: str, default_requests: str) -> AsyncIterator[Service]:
     """A dispatcher with clusters private, public and edge, queue ``default``, and a running scheduler."""
     settings = Settings.model_validate(
         {
@@ -260,6 +266,7 @@ async def service(database_url: str, redis_url: str) -> AsyncIterator[Service]:
             "redis_url": redis_url,
             "lease_seconds": LEASE_SECONDS,
             "lost_margin_seconds": 0.2,
+            "default_requests": default_requests,
             "wrong_keys_per_second": 0,  # many tests show keys that are wrong
         }
     )

@@ -32,6 +32,7 @@ from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, requ
 from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State, note_refusal, readable
 from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.domain.default_requests import read_requests
 from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services import measuring
 from trainmaster.dispatcher.services.preparing import Most
@@ -148,7 +149,7 @@ def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     stores = Stores.open(settings)
-    parser = Parser(settings.inline_body_bytes, Most(settings.most_jobs_per_call, settings.most_parameter_sets))
+    parser = Parser(settings.inline_body_bytes, _most(settings))
     state = app.state.trainmaster = State(stores, parser)
     # Only an api that agents can call may say that they can be served: runs are called lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
@@ -171,6 +172,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.intake.close()
         await state.leader.close()
         await stores.close()
+
+
+def _most(settings: Settings) -> Most:
+    return Most(settings.most_jobs_per_call, settings.most_parameter_sets, read_requests(settings.default_requests))
 
 
 async def _beat(stores: Stores) -> None:

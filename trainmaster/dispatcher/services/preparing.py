@@ -4,13 +4,14 @@ Pure, and slow for large bodies; it may run in another process.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
+from trainmaster.dispatcher.domain.default_requests import with_requests
 from trainmaster.dispatcher.domain.shapes import shape_bytes
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.durations import parse_duration
@@ -82,10 +83,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """How many jobs one call may bring."""
+    """How many jobs one call may bring, and what members get that request nothing."""
 
     jobs: int = 10_000
     parameter_sets: int = 100_000
+    default_requests: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_json(body: bytes) -> Any:
@@ -118,11 +120,11 @@ def prepare(body: bytes, most: Most) -> Prepared:
     if "roles" not in value and "jobs" in value:
         _only(value, "jobs")
         items = _list(value, "jobs", "job", most.jobs)
-        return _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))], many=True)
+        return _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))], most, many=True)
     if "roles" not in value and ("job" in value or "parameters" in value):
         _only(value, "job", "parameters")
         return _prepare_sets(value, most)
-    return _prepare_all([value], [""], many=False)
+    return _prepare_all([value], [""], most, many=False)
 
 
 def _only(value: dict[str, Any], *known: str) -> None:
@@ -150,14 +152,14 @@ def _mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemErro
 
 def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
     sets = _list(value, "parameters", "parameter set", most.parameter_sets)
-    prepared = _prepare_all([value.get("job")], ["job"], many=True)
+    prepared = _prepare_all([value.get("job")], ["job"], most, many=True)
     parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
     if mistakes:
         raise _mistaken(*mistakes)
     return Prepared(True, prepared.specs, prepared.shapes, parameters)
 
 
-def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -> Prepared:
+def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
     prepared = Prepared(many, [], {})
     checked: dict[bytes, tuple[Mistake, ...]] = {}
     mistakes: list[Mistake] = []
@@ -172,7 +174,7 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], *, many: bool) -
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
-                prepared.specs.append(_prepared(spec, prefix, prepared.shapes))
+                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes))
         if len(mistakes) >= _MOST_MISTAKES:
             break
     if mistakes:
@@ -205,8 +207,9 @@ def _mistakes_in(template: dict[str, Any], checked: dict[bytes, tuple[Mistake, .
     return found
 
 
-def _prepared(spec: JobSpec, prefix: str, shapes: dict[bytes, bytes]) -> PreparedSpec:
+def _prepared(spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes]) -> PreparedSpec:
     try:
+        spec = with_requests(spec, most.default_requests)
         shape, shape_hash = shape_bytes(spec)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
     except (

@@ -6,6 +6,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_valid
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainmaster.dispatcher.domain.connection_bounds import ConnectionBounds
+from trainmaster.dispatcher.domain.default_requests import read_requests
 from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence
 from trainmaster.protocol.durations import Duration, parse_duration
 
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
     """Bodies above this are parsed in a process of their own, so that no agent's call waits for them."""
     most_jobs_per_call: int = Field(default=10_000, ge=1)
     most_parameter_sets: int = Field(default=100_000, ge=1)
+    default_requests: str = "cpu=100m,memory=64Mi"
+    """What a member is given that requests none of these, so that quota, fair share and prices count it. Empty: nothing."""
     pool_size: int = Field(default=10, ge=1, le=200)
     start_retry_seconds: float = Field(default=30.0, ge=0)
     """How long a starting process tries to reach its store before it gives up."""
@@ -130,6 +133,12 @@ class Settings(BaseSettings):
     def _are_networks(cls, value: str) -> str:
         for item in _listed(value):
             ip_network(item)
+        return value
+
+    @field_validator("default_requests")
+    @classmethod
+    def _are_requests(cls, value: str) -> str:
+        read_requests(value)
         return value
 
     @field_validator(*_LEAST_KEPT)
