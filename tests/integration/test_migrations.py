@@ -17,7 +17,13 @@ from sqlalchemy import Connection, create_engine, text
 from tests.conftest import Service, on_database
 from trainmaster.dispatcher.store import migrate as migration
 from trainmaster.dispatcher.store.database import Database, driver_url
-from trainmaster.dispatcher.store.migrate import current_revision, migrate, newest_revision, partition_of
+from trainmaster.dispatcher.store.migrate import (
+    IncompatibleSchemaError,
+    current_schema,
+    migrate,
+    newest_revision,
+    partition_of,
+)
 from trainmaster.dispatcher.store.tables import metadata
 from trainmaster.protocol.errors import Code, ProblemError
 
@@ -73,12 +79,14 @@ def _is_xid(difference: Any) -> bool:
 
 def test_migrating_again_changes_nothing(database_url: str) -> None:
     before = schema_of(database_url)
-    assert migrate(database_url) == newest_revision()
+    assert migrate(database_url).revision == newest_revision()
     assert schema_of(database_url) == before
 
 
 def test_two_processes_may_migrate_an_empty_database_at_once(empty_url: str, database_url: str) -> None:
-    program = "import sys; from trainmaster.dispatcher.store.migrate import migrate; print(migrate(sys.argv[1]))"
+    program = (
+        "import sys; from trainmaster.dispatcher.store.migrate import migrate; print(migrate(sys.argv[1]).revision)"
+    )
     both = [
         subprocess.Popen([sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
@@ -90,13 +98,81 @@ def test_two_processes_may_migrate_an_empty_database_at_once(empty_url: str, dat
 
 
 def test_a_process_can_tell_whether_the_schema_is_the_one_it_needs(empty_url: str) -> None:
-    assert current_revision(empty_url) == ""
+    assert (current_schema(empty_url).revision, current_schema(empty_url).serves) == ("", False)
+    assert "no schema" in current_schema(empty_url).obstacle
     migrate(empty_url)
-    assert current_revision(empty_url) == newest_revision() != ""
+    assert (current_schema(empty_url).revision, current_schema(empty_url).serves) == (newest_revision(), True)
+
+
+def change(url: str, *statements: str) -> None:
+    engine = create_engine(driver_url(url))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+FUTURE = "UPDATE alembic_version SET version_num = '0999'"
+"""What an expanding migration of a newer release leaves behind; beside a column that this one does not know."""
+
+
+def raised_to(revision: str) -> str:
+    """What a contracting migration says."""
+    return f"UPDATE schema_compatibility SET oldest_release = '{revision}'"
+
+
+def test_a_schema_that_a_newer_release_has_expanded_serves_this_one_too(database_url: str) -> None:
+    change(database_url, FUTURE, "ALTER TABLE jobs ADD COLUMN future int NOT NULL DEFAULT 7")
+    schema = current_schema(database_url)
+    assert (schema.is_newer, schema.serves) == (True, True)
+    before = schema_of(database_url)
+    assert migrate(database_url).revision == "0999"
+    assert schema_of(database_url) == before
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        ([FUTURE, raised_to("0900")], "the oldest one that runs on it is 0900"),
+        ([FUTURE, "DELETE FROM schema_compatibility"], "no older one runs on it"),
+        ([FUTURE, "DROP TABLE schema_compatibility"], "no older one runs on it"),
+        ([FUTURE, raised_to("soon")], "'soon', which is no revision"),
+    ],
+)
+def test_a_schema_that_a_newer_release_has_contracted_is_refused_and_left_alone(
+    database_url: str, statements: list[str], words: str
+) -> None:
+    change(database_url, *statements)
+    before = schema_of(database_url)
+    with pytest.raises(IncompatibleSchemaError, match=words):
+        migrate(database_url)
+    assert schema_of(database_url) == before
+    migrating_again_waits_for_nobody(database_url)
+
+
+def migrating_again_waits_for_nobody(url: str) -> None:
+    """The lock was given back."""
+    engine = create_engine(driver_url(url))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": migration._LOCK}).scalar()
+    engine.dispose()
+
+
+def test_a_schema_that_is_too_old_says_what_to_do(database_url: str) -> None:
+    change(database_url, "UPDATE alembic_version SET version_num = '0001'", "DROP TABLE schema_compatibility")
+    schema = current_schema(database_url)
+    assert not schema.serves
+    assert schema.obstacle.endswith("run: trainmaster migrate")
+
+
+def test_the_schema_names_a_release_that_is_not_newer_than_this_one(database_url: str) -> None:
+    schema = current_schema(database_url)
+    assert schema.oldest_release in schema.known
+    assert schema.known - {schema.release} >= migration.EARLIER_SCHEMAS
 
 
 def test_a_store_that_is_away_is_told_as_such(tmp_path: Any) -> None:
-    for look in (current_revision, migrate):
+    for look in (current_schema, migrate):
         with pytest.raises(ProblemError) as caught:
             look(f"postgresql://postgres@/nothing?host={tmp_path}")
         assert caught.value.code is Code.STORE_AWAY

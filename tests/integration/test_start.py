@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import ADMIN_KEY, Service, job
 from tests.waiting import eventually
 from trainmaster.cli.embedded import EmbeddedError, EmbeddedPostgres, free_port, redis_command
+from trainmaster.dispatcher.store.migrate import newest_revision
 from trainmaster.protocol.states import Exit
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
@@ -173,3 +174,69 @@ def test_what_a_killed_server_left_behind_does_not_pass_for_a_server(tmp_path: P
         assert connection.execute("SELECT 1").fetchone() == (1,)
     server.restart()
     server.stop()
+
+
+PROCESSES = {
+    "serve": ["serve", "--port", "PORT", "--plain-logs"],
+    "scheduler": ["scheduler", "--plain-logs"],
+    "worker": ["worker", "--plain-logs"],
+}
+LIVES = {"serve": "Uvicorn running", "scheduler": "leading with token", "worker": " ready."}
+"""What each says once it does its work."""
+
+
+def make_newer(url: str, oldest: str) -> None:
+    """As a newer release leaves the schema; ``oldest`` release that may run on it."""
+    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0999'")
+        connection.execute("ALTER TABLE jobs ADD COLUMN future int NOT NULL DEFAULT 7")
+        connection.execute("UPDATE schema_compatibility SET oldest_release = %s", (oldest,))
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_starts_again_on_a_schema_that_a_newer_release_has_expanded(
+    away: Callable[..., dict[str, str]], database_url: str, name: str
+) -> None:
+    """An upgrade that is under way, or undone, found pods of the release before that could not start again."""
+    make_newer(database_url, newest_revision())
+    words = [str(free_port()) if word == "PORT" else word for word in PROCESSES[name]]
+    process = subprocess.Popen(
+        [*PROGRAM, *words], env=away(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    lines = process.stdout
+    assert lines is not None
+    watchdog = threading.Timer(150, process.kill)
+    watchdog.start()
+    seen: list[str] = []
+    try:
+        for line in lines:
+            seen.append(line)
+            if LIVES[name] in line:
+                break
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+    told = "".join(seen)
+    assert LIVES[name] in told, told
+    assert "revision 0999 of a newer release; this one, " in told
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
+def test_a_process_says_that_it_cannot_run_on_a_schema_that_a_newer_release_has_contracted(
+    away: Callable[..., dict[str, str]], database_url: str, name: str
+) -> None:
+    make_newer(database_url, "0999")
+    ended = run(away(), *[word.replace("PORT", "8479") for word in PROCESSES.get(name, [name])])
+    assert ended.returncode == Exit.CONFLICT
+    assert "revision 0999 of a newer release and the oldest one that runs on it is 0999" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_migrate_of_an_older_release_leaves_a_newer_schema_alone_and_says_so(
+    away: Callable[..., dict[str, str]], database_url: str
+) -> None:
+    make_newer(database_url, newest_revision())
+    ended = run(away(), "migrate")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("the schema is at revision 0999 of a newer release, on which this one, ")

@@ -24,6 +24,8 @@ from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit
 
+log = logging.getLogger(__name__)
+
 agent_app = typer.Typer(help="The agent of one cluster.", no_args_is_help=True)
 agent_app.command("fleet")(fleet)
 admin_app = typer.Typer(help="Work on the store directly; needs DATABASE_URL.", no_args_is_help=True)
@@ -106,14 +108,15 @@ def _root(error: BaseException) -> str:
 
 
 def _check_schema(settings: Any) -> None:
-    """Wait for the store and see that its schema is the one this code needs."""
-    from trainmaster.dispatcher.store.migrate import current_revision, newest_revision
+    """Wait for the store and see that this code runs on its schema."""
+    from trainmaster.dispatcher.store.migrate import current_schema
 
-    revision = _await_store(settings, lambda: current_revision(settings.database_url))
-    if revision != newest_revision():
-        has = f"revision {revision}" if revision else "no schema"
-        raise fail(
-            f"the database has {has}, this version needs {newest_revision()}; run: trainmaster migrate", Exit.USAGE
+    schema = _await_store(settings, lambda: current_schema(settings.database_url))
+    if not schema.serves:
+        raise fail(schema.obstacle, Exit.CONFLICT if schema.is_newer else Exit.USAGE)
+    if schema.is_newer:
+        log.warning(
+            "the schema is at revision %s of a newer release; this one, %s, runs on it", schema.revision, schema.release
         )
 
 
@@ -267,12 +270,20 @@ def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def migrate() -> None:
-    """Bring the database at DATABASE_URL to the newest schema. Safe to run again, and from several places at once."""
+    """Bring the database at DATABASE_URL to the newest schema. Safe to run again, and from several places at once.
+
+    A schema of a newer release stays as it is, if this release runs on it.
+    """
     settings = _settings()
+    from trainmaster.dispatcher.store.migrate import IncompatibleSchemaError
     from trainmaster.dispatcher.store.migrate import migrate as run
 
-    revision = _await_store(settings, lambda: run(settings.database_url))
-    typer.echo(f"the schema is at revision {revision}")
+    try:
+        schema = _await_store(settings, lambda: run(settings.database_url))
+    except IncompatibleSchemaError as error:
+        raise fail(str(error), Exit.CONFLICT) from error
+    newer = f" of a newer release, on which this one, {schema.release}, runs: nothing to do" if schema.is_newer else ""
+    typer.echo(f"the schema is at revision {schema.revision}{newer}")
 
 
 @admin_app.command("first-key")

@@ -2,7 +2,8 @@
 
 Rules for every migration (CONTRIBUTING.md tells why):
 * Expand, then contract: this release must run on the schema before and after it, and so must the one before.
-  Add columns nullable or with a constant default; drop or rename only what the previous release no longer reads.
+  Add columns nullable or with a constant default; drop or rename only what the previous release no longer reads,
+  and set schema_compatibility.oldest_release then.
 * Lock and statement time-outs are set by env.py; a migration that waits for a lock fails and can be run again.
 * Indexes on big tables: CREATE INDEX CONCURRENTLY, in a migration of its own, in ``op.get_context().autocommit_block()``.
 * No data is rewritten here in one statement; back-fill in batches by a side job.

@@ -564,6 +564,14 @@ log_streams = Table(
     Index(None, "expires_at"),
 )
 
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    Column("one", Boolean, CheckConstraint("one", name="one"), primary_key=True, server_default=text("true")),
+    Column("oldest_release", Text, nullable=False),
+    comment="One row. oldest_release: the newest revision that the oldest release knows which may run on this schema.",
+)
+
 simulations = Table(
     "simulations",
     metadata,
