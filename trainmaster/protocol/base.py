@@ -7,7 +7,7 @@ fields that this side does not know, so these are ignored.
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, PlainSerializer
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 
@@ -42,6 +42,17 @@ class Lenient(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, allow_inf_nan=False
     )
+
+
+def bounded(most: int) -> BeforeValidator:
+    """Return a validator that refuses a list or mapping of more than ``most`` entries before any of them is looked at."""
+
+    def check(value: object) -> object:
+        if isinstance(value, list | tuple | dict) and len(value) > most:
+            raise ValueError(f"has {len(value)} entries, at most {most} are allowed")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _name_check(limit: int, what: str) -> AfterValidator:

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.jobs import ResourceName
 from trainmaster.protocol.prices import Money
@@ -87,7 +87,7 @@ def _any_day(days: tuple[Day, ...]) -> tuple[Day, ...]:
 class HoursSpec(Strict):
     """Hours of the day in which jobs may go. Where ``end`` is not later than ``start``, it is on the next day."""
 
-    days: Annotated[tuple[Day, ...], AfterValidator(_any_day)] = tuple(Day)
+    days: Annotated[tuple[Day, ...], bounded(100), AfterValidator(_any_day)] = tuple(Day)
     """On which it begins."""
     start: ClockTime = "00:00"
     end: ClockTime = "24:00"
@@ -141,7 +141,7 @@ class AtMostSpec(Strict):
     jobs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     nodes: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """As many whole nodes as the parts of nodes that they hold come to."""
-    resources: dict[ResourceName, Quantity] = Field(default_factory=dict)
+    resources: Annotated[dict[ResourceName, Quantity], bounded(200)] = Field(default_factory=dict)
     ramp: RampSpec | None = None
 
     @field_validator("resources")
@@ -159,7 +159,7 @@ class BudgetSpec(Strict):
     day: Money | None = None
     month: Money | None = None
     job: Money | None = None
-    warn_at: Annotated[tuple[Part, ...], Field(max_length=10)] = (0.5, 0.8, 0.95)
+    warn_at: Annotated[tuple[Part, ...], bounded(10)] = (0.5, 0.8, 0.95)
     """Parts of a budget at which a warning is given."""
 
     @model_validator(mode="after")
@@ -174,9 +174,9 @@ class BurstPolicySpec(Strict):
 
     kind: Literal["BurstPolicy"] = "BurstPolicy"
     name: Name40
-    queues: Annotated[tuple[QueuePath, ...], Field(min_length=1, max_length=1000)]
+    queues: Annotated[tuple[QueuePath, ...], Field(min_length=1), bounded(1000)]
     """These, and those below them. Public clusters are open to their jobs by their policies alone."""
-    clusters: Annotated[tuple[Name40, ...], Field(max_length=1000)] = ()
+    clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Public clusters; without any, all of them."""
     choose: Choose = Choose.SCORE
     when: WhenSpec = WhenSpec()
@@ -185,7 +185,7 @@ class BurstPolicySpec(Strict):
     time_limit: Duration | None = None
     """A job without a time limit is ended after that; one with a longer limit stays."""
     spot: SpotUse = SpotUse.ALLOWED
-    hours: Annotated[tuple[HoursSpec, ...], Field(max_length=100)] = ()
+    hours: Annotated[tuple[HoursSpec, ...], bounded(100)] = ()
     """In which they may go; without any, at all times. What runs goes on when they end."""
     paused: bool = False
     """Nothing more goes; what runs goes on."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict
+from trainmaster.protocol.base import Name12, Name24, Name40, QueuePath, Strict, bounded
 from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
 from trainmaster.protocol.scoring import Profile
@@ -20,12 +20,16 @@ LabelKey = Annotated[
 ]
 RegionName = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
+Labels = Annotated[dict[LabelKey, LabelValue], bounded(100)]
+Selector = Labels
 EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 ResourceName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=r"^[a-zA-Z0-9./_-]+$")]
 Text = Annotated[str, StringConstraints(max_length=32_768)]
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
+LONGEST_STOP_GRACE = 600.0
+"""Seconds that members may take to end at most, whatever a specification says: others wait for their places."""
 MOST_MEMBERS = 10_000
 """The largest gang: member indexes have at most five digits, and a cluster's agent creates them in one go."""
 
@@ -40,9 +44,9 @@ class Port(Strict):
 class Toleration(Strict):
     """As in Kubernetes: the taints a member's node may have."""
 
-    key: str = ""
+    key: Annotated[str, StringConstraints(max_length=317)] = ""
     operator: Literal["Exists", "Equal"] = "Equal"
-    value: str = ""
+    value: Annotated[str, StringConstraints(max_length=63)] = ""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
@@ -59,7 +63,7 @@ class AffinityTerm(Strict):
 
     key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    values: tuple[str, ...] = ()
+    values: Annotated[tuple[Annotated[str, StringConstraints(max_length=63)], ...], bounded(1000)] = ()
 
     @model_validator(mode="after")
     def _values_fit_operator(self) -> Self:
@@ -94,15 +98,15 @@ class MemberTemplate(Strict):
     """What each member of a role runs and needs."""
 
     image: Annotated[str, StringConstraints(max_length=1024)] = ""
-    command: tuple[Text, ...] = ()
-    args: tuple[Text, ...] = ()
-    env: dict[EnvName, Text] = Field(default_factory=dict)
+    command: Annotated[tuple[Text, ...], bounded(4096)] = ()
+    args: Annotated[tuple[Text, ...], bounded(4096)] = ()
+    env: Annotated[dict[EnvName, Text], bounded(2000)] = Field(default_factory=dict)
     working_dir: Text = ""
-    resources: dict[ResourceName, Quantity] = Field(default_factory=dict)
-    ports: tuple[Port, ...] = ()
-    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    node_affinity: tuple[AffinityTerm, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    resources: Annotated[dict[ResourceName, Quantity], bounded(64)] = Field(default_factory=dict)
+    ports: Annotated[tuple[Port, ...], bounded(100)] = ()
+    node_selector: Selector = Field(default_factory=dict)
+    node_affinity: Annotated[tuple[AffinityTerm, ...], bounded(100)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], bounded(100)] = ()
 
     @field_validator("resources")
     @classmethod
@@ -183,19 +187,19 @@ class Topology(Strict):
 class Preference(Strict):
     """Clusters that a job prefers to others, by their labels; ``region``, ``kind``, ``provider`` and ``name`` are labels, too."""
 
-    selector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1, max_length=20)]
+    selector: Annotated[dict[LabelKey, LabelValue], Field(min_length=1), bounded(20)]
     weight: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class Placement(Strict):
     """Where the job may go. What is left empty does not restrict."""
 
-    clusters: tuple[Name40, ...] = ()
-    kinds: tuple[ClusterKind, ...] = ()
-    regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
-    preferred: Annotated[tuple[Preference, ...], Field(max_length=20)] = ()
-    selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
+    kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = ()
+    regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
+    preferred: Annotated[tuple[Preference, ...], bounded(20)] = ()
+    selector: Selector = Field(default_factory=dict)
+    datasets: Annotated[tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], bounded(100)] = ()
     profile: Profile | None = None
     """By what the best of the clusters that fit is found, before what its priority class and its queue say."""
     emulated_gang: bool = True
@@ -215,8 +219,8 @@ class Retries(Strict):
     """When a failed run is tried again. Returned, preempted and lost runs use none of these."""
 
     limit: Annotated[int, Field(ge=0, le=1000)] = 0
-    exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
-    categories: tuple[FailureCategory, ...] = _RETRIED
+    exit_codes: Annotated[tuple[Annotated[int, Field(ge=1, le=255)], ...], bounded(255)] = ()
+    categories: Annotated[tuple[FailureCategory, ...], bounded(20)] = _RETRIED
     back_off: Duration = "2s"
     most_back_off: Duration = "10m"
 
@@ -238,7 +242,7 @@ class Notify(Strict):
     """A webhook for transitions of this job."""
 
     url: Annotated[str, StringConstraints(max_length=2000, pattern=r"^https?://[^\s]+$")]
-    states: tuple[JobState, ...] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    states: Annotated[tuple[JobState, ...], bounded(20)] = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     """Which transitions are told. Not called ``on``, which YAML reads as ``true``."""
 
 
@@ -286,8 +290,8 @@ class JobSpec(Strict):
     queue: QueuePath
     priority_class: Name40 | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    roles: tuple[Role, ...]
+    labels: Labels = Field(default_factory=dict)
+    roles: Annotated[tuple[Role, ...], bounded(16)]
     min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
     topology: Topology = Field(default_factory=lambda: _ANYWHERE_IN_IT)
     placement: Placement = Field(default_factory=lambda: _ANYWHERE)
@@ -301,7 +305,7 @@ class JobSpec(Strict):
     success: Success | None = None
     """None: once all members have succeeded."""
     on_disconnect: Literal["wait"] | RequeueAfter | None = None
-    notify: Annotated[tuple[Notify, ...], Field(max_length=8)] = ()
+    notify: Annotated[tuple[Notify, ...], bounded(8)] = ()
     suspend: bool = False
 
     @model_validator(mode="after")
@@ -344,6 +348,11 @@ class JobSpec(Strict):
         if deciding.min_replicas == 0:
             raise ValueError("the role that success waits for keeps at least one member: minReplicas is 1 or more")
         return self
+
+    @property
+    def grace_seconds(self) -> float:
+        """Seconds between SIGTERM and SIGKILL: what it says, or the longest there is, where an older release stored more."""
+        return min(parse_duration(self.stop_grace), LONGEST_STOP_GRACE)
 
     @property
     def members(self) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints
 
-from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.base import Name40, Strict, bounded
 from trainmaster.protocol.quota import parse_line
 
 NANOS = 10**9
@@ -57,7 +57,7 @@ class PricesSpec(Strict):
     """Of one core."""
     memory: Money | None = None
     """Of one GiB."""
-    devices: dict[Device, Money] = Field(default_factory=dict)
+    devices: Annotated[dict[Device, Money], bounded(200)] = Field(default_factory=dict)
     """Of one device, such as ``nvidia.com/gpu``; ``nvidia.com/gpu@product=H100`` for one product of it."""
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.protocol.agent import MOST_NODES
-from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp
+from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded
 from trainmaster.protocol.bursting import HoursSpec
-from trainmaster.protocol.durations import Duration
-from trainmaster.protocol.jobs import LabelKey, LabelValue, RegionName
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Labels, RegionName
 from trainmaster.protocol.prices import Factor
 from trainmaster.protocol.quantities import Quantity, parse_quantity
 from trainmaster.protocol.quota import LineName, QuotaSpec, parse_line
@@ -39,7 +39,7 @@ class QueueSpec(Strict):
     kind: Literal["Queue"] = "Queue"
     path: QueuePath
     weight: Annotated[float, Field(ge=0.000_001, le=1_000_000)] = 1.0
-    resources: dict[LineName, QuotaSpec] = Field(default_factory=dict)
+    resources: Annotated[dict[LineName, QuotaSpec], bounded(200)] = Field(default_factory=dict)
     """Guarantees and limits of this queue and all below it, by line. ``limits: {cpu: 10}`` is short for limits alone."""
     order: Order = Order.BEST_EFFORT
     """Whether those behind a job that cannot start may pass it."""
@@ -49,6 +49,8 @@ class QueueSpec(Strict):
     """Which runs of this queue may be ended for others."""
     min_run_time: Duration = "0s"
     """How long a run of this queue is left alone after it was sent to its cluster."""
+    most_stop_grace: Duration | None = None
+    """The longest ``stopGrace`` of jobs submitted to this queue and those below it; at most, and by default, 10m."""
     state: QueueState = QueueState.OPEN
     """Open; held: takes jobs and starts none; draining: starts jobs and takes none; stopped: neither."""
     max_queued: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
@@ -57,11 +59,11 @@ class QueueSpec(Strict):
     """The most jobs of one API key waiting in this queue."""
     max_running: Annotated[int, Field(ge=0, le=100_000_000)] | None = None
     """The most jobs dispatched or running at a time in this queue and all below it."""
-    allowed_kinds: tuple[ClusterKind, ...] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
-    allowed_regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
+    allowed_kinds: Annotated[tuple[ClusterKind, ...], bounded(10)] = (ClusterKind.PRIVATE, ClusterKind.EDGE)
+    allowed_regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
     """Where jobs of this queue and of those below it may run; without any, anywhere."""
     default_priority_class: Name40 | None = None
-    priority_classes: Annotated[tuple[Name40, ...], Field(max_length=100)] = ()
+    priority_classes: Annotated[tuple[Name40, ...], bounded(100)] = ()
     """Which classes users may give to jobs of this queue, and of those below it that name none. Without any: see
     ``domain.priority_classes``."""
     profile: Profile | None = None
@@ -89,6 +91,13 @@ class QueueSpec(Strict):
             value["state"] = QueueState.HELD
         elif held not in (None, False):
             raise ValueError("held and state say the same; give state alone")
+        return value
+
+    @field_validator("most_stop_grace")
+    @classmethod
+    def _within_the_longest(cls, value: str | None) -> str | None:
+        if value is not None and parse_duration(value) > LONGEST_STOP_GRACE:
+            raise ValueError("is at most 10m")
         return value
 
     @field_validator("resources")
@@ -129,16 +138,16 @@ class ClusterSpec(Strict):
     cluster_kind: ClusterKind = ClusterKind.PRIVATE
     region: Annotated[str, StringConstraints(max_length=63)] = ""
     provider: Annotated[str, StringConstraints(max_length=63)] = ""
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
     price_book: Name40 | None = None
     """What its time costs; without one nothing."""
     price_correction: Factor = Decimal(1)
     """By how much its invoices differ from the price book: 1.07 where they are 7 % higher."""
     uplink: Annotated[Quantity | None, AfterValidator(_positive)] = None
     """Bytes in a second between it and others, such as 1Gi; what is not known takes no time."""
-    connected: Annotated[tuple[HoursSpec, ...], Field(max_length=100)] = ()
+    connected: Annotated[tuple[HoursSpec, ...], bounded(100)] = ()
     """Hours in which runs are sent there; without any, at all times. What runs goes on in between."""
-    only_queues: Annotated[tuple[QueuePath, ...], Field(max_length=1000)] = ()
+    only_queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
     """Whose jobs may run there, those below included; without any, everybody's."""
     placement_timeout: Duration = "5m"
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
@@ -151,9 +160,9 @@ class DatasetSpec(Strict):
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     size: Annotated[Quantity, AfterValidator(_positive)]
     """Bytes, such as 500Gi."""
-    clusters: Annotated[tuple[Name40, ...], Field(max_length=1000)] = ()
+    clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Where it is, beside those whose agents report it."""
-    regions: Annotated[tuple[RegionName, ...], Field(max_length=100)] = ()
+    regions: Annotated[tuple[RegionName, ...], bounded(100)] = ()
     """Jobs that read it run in these regions only; without any, in all."""
     remote: bool = False
     """Whether jobs may read it on clusters where it is not: it is moved there, for what that costs and as long as it takes."""
@@ -165,7 +174,7 @@ class JoinSpec(Strict):
 
     name: Name40
     cluster_kind: ClusterKind | None = None
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
 
 
 class RotateSpec(Strict):
@@ -197,10 +206,10 @@ class ReservationSpec(Strict):
     kind: Literal["Reservation"] = "Reservation"
     name: Name40
     queue: QueuePath
-    clusters: Annotated[tuple[Name40, ...], Field(max_length=1000)] = ()
+    clusters: Annotated[tuple[Name40, ...], bounded(1000)] = ()
     """Without any, every cluster keeps so many nodes."""
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)]
-    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes to keep; without any, all nodes may be."""
     start: Timestamp
     end: Timestamp
@@ -218,7 +227,7 @@ class KeySpec(Strict):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     role: KeyRole
-    queues: tuple[QueuePath, ...] = ()
+    queues: Annotated[tuple[QueuePath, ...], bounded(1000)] = ()
     """For users: the queues, with all below them, that the key may use."""
     cluster: Name40 | None = None
     """For agents: the one cluster that the key opens."""

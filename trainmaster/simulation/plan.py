@@ -174,7 +174,7 @@ class Plans:
             required=spec.topology.required,
             preferred=spec.topology.preferred,
             time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
-            stop_grace=parse_duration(spec.stop_grace),
+            stop_grace=spec.grace_seconds,
             members=sum(role.count for role in roles),
             starts_late=any(role.behaviour.start_time.most > 0 for role in roles),
             success=None if spec.success is None else spec.success.role,

@@ -31,6 +31,8 @@ from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import KeyRole
 
 Model = TypeVar("Model", bound=BaseModel)
+_MOST_MODEL_BYTES = 1024 * 1024
+"""Of a body that is read where agents' calls are answered, too; submissions have processes of their own."""
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """Who makes the request of this context, once that is known."""
@@ -118,8 +120,10 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(readable(value), status_code=status, media_type="application/json")
 
 
-def read_model(model: type[Model], body: bytes) -> Model:
-    """A small body as a model. Raises ProblemError with each mistake."""
+def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -> Model:
+    """Read a body of at most ``most`` bytes, here and now. Raises ProblemError with each mistake."""
+    if len(body) > most:
+        raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
     value = parse_json(body)
     try:
         return model.model_validate(value)

@@ -28,7 +28,7 @@ def _shown(view: SimulationView) -> dict[str, object]:
 async def simulate(request: Request, state: App, caller: Admin) -> Response:
     """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
     body = await request.body()
-    spec = read_model(SimulationSpec, body)
+    spec = read_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
 
     async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
         return 202, _shown(await simulations.add(tx, caller, spec))

@@ -159,7 +159,7 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
     if spec.time_limit is not None:
         shape["timeLimitSeconds"] = parse_duration(spec.time_limit)
     saving = 0.0 if spec.checkpoint is None else parse_duration(spec.checkpoint.wait)
-    if (seconds := saving + parse_duration(spec.stop_grace)) != STOP_GRACE:
+    if (seconds := saving + spec.grace_seconds) != STOP_GRACE:
         shape["stopSeconds"] = seconds
     if spec.elastic is not None:
         shape["elastic"] = [spec.elastic.step, parse_duration(spec.elastic.cool_down)]

@@ -16,7 +16,7 @@ from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
 from trainmaster.dispatcher.services import absences, measuring
-from trainmaster.dispatcher.services.stopping import stop_of
+from trainmaster.dispatcher.services.stopping import grace_of, stop_of
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, datasets, runs, scheduling, tenants
 from trainmaster.dispatcher.store import jobs as job_store
@@ -636,7 +636,7 @@ def _order_of(row: Any, declared: Collection[str], timeout: float) -> dict[str, 
         }
     if row.state != RunState.STOPPING and row.generation > 1:
         # Of one to start, too: the agent may hold it at its first size, and not have said so yet.
-        grace = parse_duration(orjson.loads(row.spec).get("stopGrace", "10s"))
+        grace = grace_of(orjson.loads(row.spec))
         wanted = {"sizes": row.sizes, "pins": row.assumed, "graceSeconds": grace}
         order["resize"] = {"run": run, "generation": row.generation, **wanted}
     elif row.state == RunState.STOPPING:

@@ -16,7 +16,7 @@ from trainmaster.dispatcher.domain.shapes import shape_bytes
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import JobSpec, RequeueAfter
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, RequeueAfter
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.parameters import check_sets
 from trainmaster.protocol.states import JobState
@@ -41,6 +41,7 @@ class PreparedSpec:
     labels: bytes | None
     notifies: bool
     disconnect_seconds: float | None
+    grace_seconds: float
     tells_submitted: bool = False
     """Whether a webhook is told of the state in which the job begins."""
 
@@ -170,6 +171,7 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
         except ValidationError as error:
             mistakes.extend(mistakes_of(error, prefix))
         else:
+            mistakes.extend(_grace(spec, prefix))
             problems = _admission(spec, prefix, checked)
             refused = refused or bool(problems)
             mistakes.extend(problems)
@@ -180,6 +182,14 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
     if mistakes:
         raise _mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
     return prepared
+
+
+def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
+    """Refuse a longer grace than there is. Not in the model: agents have to read what was stored before there was a longest one."""
+    if parse_duration(spec.stop_grace) <= LONGEST_STOP_GRACE:
+        return []
+    path = f"{prefix}.stopGrace" if prefix else "stopGrace"
+    return [Mistake(path=path, message="is at most 10m: others wait for the places of members that end")]
 
 
 def _admission(spec: JobSpec, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]) -> list[Mistake]:
@@ -236,4 +246,5 @@ def _prepared(spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes]
         notifies=bool(spec.notify),
         tells_submitted=any(first in hook.states for hook in spec.notify),
         disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
+        grace_seconds=spec.grace_seconds,
     )

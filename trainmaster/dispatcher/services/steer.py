@@ -16,7 +16,7 @@ from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
-from trainmaster.protocol.base import Name40, QueuePath, Strict
+from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
 from trainmaster.protocol.jobs import LabelKey, LabelValue
@@ -54,10 +54,10 @@ class BulkFilter(Strict):
     """Which jobs a bulk action means; all conditions must hold, and there must be one."""
 
     queue: QueuePath | None = None
-    states: Annotated[tuple[Annotated[str, StringConstraints(max_length=40)], ...], Field(max_length=40)] = ()
+    states: Annotated[tuple[Annotated[str, StringConstraints(max_length=40)], ...], bounded(40)] = ()
     name: Annotated[str, StringConstraints(max_length=100)] | None = None
     priority_class: Name40 | None = None
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=20)] = Field(default_factory=dict)
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(20)] = Field(default_factory=dict)
     cluster: Name40 | None = None
 
 

@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.protocol.durations import parse_duration
-from trainmaster.protocol.jobs import Checkpoint
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, Checkpoint
 from trainmaster.protocol.states import StopCause
 
+_DEFAULT = "10s"
 _KEEPS_STATE = {StopCause.PREEMPT, StopCause.SUSPEND}
 """Why runs are stopped whose jobs go on later."""
+
+
+def grace_of(spec: Mapping[str, Any]) -> float:
+    """Return the seconds between SIGTERM and SIGKILL, never more than the longest there is, whatever was stored."""
+    try:
+        return min(parse_duration(spec.get("stopGrace", _DEFAULT)), LONGEST_STOP_GRACE)
+    except ValueError:  # stored by a release that took longer texts
+        return LONGEST_STOP_GRACE
 
 
 def stop_of(spec: Mapping[str, Any], cause: str) -> dict[str, Any]:
@@ -16,7 +25,7 @@ def stop_of(spec: Mapping[str, Any], cause: str) -> dict[str, Any]:
 
     Who cancels a job wants nothing of it any more; in all other cases its state is saved first.
     """
-    stop = {"cause": cause, "graceSeconds": parse_duration(spec.get("stopGrace", "10s"))}
+    stop = {"cause": cause, "graceSeconds": grace_of(spec)}
     checkpoint = spec.get("checkpoint")
     if checkpoint is not None and cause in _KEEPS_STATE:
         wanted = Checkpoint.model_validate(checkpoint)

@@ -12,7 +12,8 @@ from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
-from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.durations import format_duration, parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
 
 
@@ -143,6 +144,7 @@ def _check(
         webhooks.check_hooks(stores.settings, hooked)
     for path in sorted({spec.queue for spec in one.prepared.specs}):
         _check_queue(one.caller, path, queues)
+        _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)
     default = next((row.spec.name for row in classes.values() if row.spec.default), "")
     out = {}
     for named, path in {(spec.priority_class, spec.queue) for spec in one.prepared.specs}:
@@ -155,6 +157,15 @@ def _check(
                 raise not_allowed(name, path, allowed)
         out[named, path] = classes[name].id
     return out
+
+
+def _check_grace(path: str, seconds: float, queues: Mapping[str, tenants.QueueRow]) -> None:
+    """Raise ProblemError when the longest stopGrace of a submission's jobs is more than their queue, or one above it, allows."""
+    for above in _ancestry(path):
+        most = queues[above].spec.most_stop_grace if above in queues else None
+        if most is not None and seconds > parse_duration(most):
+            message = f"stopGrace is at most {most} in queue {above!r}, not {format_duration(seconds)}"
+            raise ProblemError(Code.INVALID_SPEC, message, mistakes=(Mistake(path="stopGrace", message=message),))
 
 
 def classes_of(

@@ -63,5 +63,5 @@ def facts_of(start: StartRun) -> Facts:
         least=max(1, least_members),
         success=None if spec.success is None else spec.success.role,
         time_limit=None if spec.time_limit is None else parse_duration(spec.time_limit),
-        stop_grace=parse_duration(spec.stop_grace),
+        stop_grace=spec.grace_seconds,
     )

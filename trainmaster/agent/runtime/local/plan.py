@@ -109,7 +109,7 @@ def make_plan(
         "used": used,
         "ports": ports,
         "time_limit": None if spec.time_limit is None else parse_duration(spec.time_limit),
-        "stop_grace": parse_duration(spec.stop_grace),
+        "stop_grace": spec.grace_seconds,
         "failures": {role.name: _failure_plan(spec.failure_of(role)) for role in spec.roles},
         "success": None if spec.success is None else spec.success.role,
         "disconnect": run.disconnect_seconds,

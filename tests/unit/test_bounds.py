@@ -1,0 +1,147 @@
+"""Every list and mapping of what people write has a bound, and is refused by its length before its entries are looked at."""
+
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from tests.fuzz.values import changed, to_json
+from trainmaster.dispatcher.services.preparing import Most, prepare
+from trainmaster.dispatcher.services.steer import BulkFilter
+from trainmaster.dispatcher.services.stopping import grace_of, stop_of
+from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.simulations import SimulationSpec
+from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, JoinSpec, KeySpec, QueueSpec, ReservationSpec
+
+MODELS: tuple[type[BaseModel], ...] = (
+    JobSpec,
+    QueueSpec,
+    ClusterSpec,
+    DatasetSpec,
+    JoinSpec,
+    KeySpec,
+    ReservationSpec,
+    PriceBookSpec,
+    BurstPolicySpec,
+    SimulationSpec,
+    BulkFilter,
+)
+JOB: dict[str, Any] = {
+    "name": "job",
+    "queue": "default",
+    "labels": {},
+    "roles": [
+        {
+            "name": "main",
+            "template": {
+                "command": ["true"],
+                "args": [],
+                "env": {},
+                "resources": {},
+                "ports": [],
+                "nodeSelector": {},
+                "nodeAffinity": [{"key": "a", "operator": "In", "values": ["b"]}],
+                "tolerations": [],
+            },
+        }
+    ],
+    "placement": {"clusters": [], "kinds": [], "regions": [], "preferred": [], "selector": {}, "datasets": []},
+    "retries": {"exitCodes": [], "categories": []},
+    "notify": [],
+}
+TEMPLATE = ("roles", 0, "template")
+LONG = {
+    ("roles",): 16,
+    ("labels",): 100,
+    (*TEMPLATE, "command"): 4096,
+    (*TEMPLATE, "args"): 4096,
+    (*TEMPLATE, "env"): 2000,
+    (*TEMPLATE, "resources"): 64,
+    (*TEMPLATE, "ports"): 100,
+    (*TEMPLATE, "nodeSelector"): 100,
+    (*TEMPLATE, "nodeAffinity"): 100,
+    (*TEMPLATE, "nodeAffinity", 0, "values"): 1000,
+    (*TEMPLATE, "tolerations"): 100,
+    ("placement", "clusters"): 1000,
+    ("placement", "regions"): 100,
+    ("placement", "preferred"): 20,
+    ("placement", "selector"): 100,
+    ("placement", "datasets"): 100,
+    ("retries", "exitCodes"): 255,
+    ("notify",): 8,
+}
+
+
+@pytest.mark.parametrize("path", LONG, ids=lambda path: ".".join(map(str, path)))
+def test_what_is_too_long_is_one_mistake_whatever_is_in_it(path: tuple[str | int, ...]) -> None:
+    most = LONG[path]
+    lists: tuple[Any, ...] = ([[]] * (most + 1), {f"k {n}": [] for n in range(most + 1)}, [0] * 300_000)
+    for entries in lists:
+        with pytest.raises(ValidationError) as refused:
+            JobSpec.model_validate(changed(JOB, path, entries))
+        (mistake,) = mistakes_of(refused.value)
+        assert mistake.message == f"has {len(entries)} entries, at most {most} are allowed"
+
+
+def _models(found: set[type[BaseModel]], annotation: Any) -> None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in found:
+        found.add(annotation)
+        for info in annotation.model_fields.values():
+            _models(found, info.annotation)
+    for inner in get_args(annotation):
+        _models(found, inner)
+
+
+def _is_bounded(info: FieldInfo) -> bool:
+    return any(
+        getattr(one, "max_length", None) is not None
+        or "bounded" in getattr(getattr(one, "func", None), "__qualname__", "")
+        for one in info.metadata
+    )
+
+
+UNBOUNDED = {
+    ("Role", "pod_template"),
+    ("SimulationSpec", "fleet"),
+    ("CaseSpec", "documents"),
+    ("SimulationSpec", "documents"),
+}
+"""What is bounded as a whole: a template by the number of its values, a simulation by its body."""
+
+
+def test_no_list_or_mapping_is_without_a_bound() -> None:
+    found: set[type[BaseModel]] = set()
+    for model in MODELS:
+        _models(found, model)
+    without = {
+        (model.__name__, name)
+        for model in found
+        for name, info in model.model_fields.items()
+        if any(kind in str(info.annotation) for kind in ("tuple[", "dict[", "list[")) and not _is_bounded(info)
+    }
+    assert without <= UNBOUNDED
+
+
+def test_a_longer_grace_than_there_is_is_refused() -> None:
+    for grace, is_taken in (("10m", True), ("601s", False), ("3650d", False)):
+        body = to_json(JOB | {"stopGrace": grace})
+        if is_taken:
+            assert prepare(body, Most()).specs[0].grace_seconds == 600
+            continue
+        with pytest.raises(ProblemError) as refused:
+            prepare(body, Most())
+        assert (refused.value.code, refused.value.mistakes[0].path) == (Code.INVALID_SPEC, "stopGrace")
+
+
+def test_a_longer_grace_that_was_stored_counts_as_the_longest_there_is() -> None:
+    for stored in ("3650d", "1d" * 100):
+        assert grace_of({"stopGrace": stored}) == LONGEST_STOP_GRACE
+        assert stop_of({"stopGrace": stored}, "preempt")["graceSeconds"] == LONGEST_STOP_GRACE
+    assert JobSpec.model_validate(JOB | {"stopGrace": "3650d"}).grace_seconds == LONGEST_STOP_GRACE
+    assert grace_of({"stopGrace": "3s"}) == 3
+    assert grace_of({}) == 10
