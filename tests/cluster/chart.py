@@ -17,7 +17,8 @@ from tests.waiting import eventually
 
 CHARTS = Path(__file__).parents[2] / "deploy" / "charts"
 RELEASE = NAMESPACE = "trainmaster-agent"
-JOBS = "trainmaster-jobs"
+JOBS = "trainmaster-jobs-default"
+"""Of the queue ``default`` and all below it."""
 _KEY = "tmk_" + "x" * 32
 
 
@@ -57,7 +58,7 @@ class Installed(NamedTuple):
 
 async def install_agent(plane: ControlPlane, cluster: str, *sets: str) -> Installed:
     """Apply the agent's chart as an owner would."""
-    wanted = (f"cluster={cluster}", "url=http://127.0.0.1:1", f"joinToken={_KEY}", f"jobNamespaces={{{JOBS}}}", *sets)
+    wanted = (f"cluster={cluster}", "url=http://127.0.0.1:1", f"joinToken={_KEY}", "olderNamespaces=null", *sets)
     documents = await render("agent", RELEASE, NAMESPACE, *wanted)
     async with plane.client() as api:
         await _make_namespace(api, NAMESPACE)

@@ -58,11 +58,11 @@ def a_gang(size: int, **spec: Any) -> StartRun:
     return StartRun(
         run=RUN,
         job="gang-0000001",
-        queue="org/team",
+        queue="default/team",
         attempt=1,
         token=1,
         generation=1,
-        spec={"name": "gang", "queue": "org/team", "roles": [role], **spec},
+        spec={"name": "gang", "queue": "default/team", "roles": [role], **spec},
         sizes={"worker": size},
         placement_timeout_seconds=300,
     )

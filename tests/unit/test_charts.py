@@ -12,6 +12,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ AGENT_EVERYTHING: Object = {
     "url": "http://trainmaster.example.com:8470/base",
     "existingSecret": {"name": "key-of-east", "key": "token"},
     "jobNamespaces": ["jobs-a", "jobs-b"],
+    "olderNamespaces": [],
     "checkpoint": {"enabled": True},
     "config": {
         "namespaces": [{"queue": "research", "namespace": "jobs-b"}, {"queue": "teams", "namespace": "jobs-{last}"}],
@@ -144,7 +146,16 @@ def test_a_dispatcher_needs_its_stores() -> None:
         ("agent", {"joinToken": "secret"}, "$.joinToken"),
         ("agent", {"url": "trainmaster.example.com"}, "$.url"),
         ("agent", {"cluster": "East_1"}, "$.cluster"),
-        ("agent", {"jobNamespaces": []}, "$.jobNamespaces"),
+        ("agent", {"queues": ["a/b"]}, "$.queues[0]"),
+        ("agent", {"queues": ["a_b"]}, "$.queues[0]"),
+        ("agent", {"queues": ["a--b"]}, "$.queues[0]"),
+        (
+            "agent",
+            {"isolation": {"networkPolicy": {"blockedCidrs": ["10.0.0.0"]}}},
+            "$.isolation.networkPolicy.blockedCidrs[0]",
+        ),
+        ("agent", {"isolation": {"podSecurity": "privileged"}}, "$.isolation"),
+        ("agent", {"config": {"recordNamespace": "jobs"}}, "$.config"),
         ("agent", {"jobNamespaces": ["kube-system"]}, "$.jobNamespaces[0]"),
         ("agent", {"schedulers": ["slurm"]}, "$.schedulers[0]"),
         ("agent", {"config": {"cluster": "other"}}, "$.config"),
@@ -263,6 +274,11 @@ def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
     return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
 
 
+def of_the_release(objects: list[Object]) -> list[Object]:
+    """Without what is in namespaces for jobs."""
+    return [one for one in objects if one["metadata"].get("namespace") in (None, "here")]
+
+
 def workloads(objects: list[Object]) -> dict[str, Object]:
     """Pod templates by the name of what makes them."""
     kinds = ("Deployment", "StatefulSet", "Job")
@@ -349,7 +365,7 @@ def test_a_disruption_budget_is_of_one_workload_and_never_holds_up_a_drain(chart
 
 @each_case
 def test_services_and_policies_name_ports_that_their_pods_have(chart: str, values: Object) -> None:
-    objects = rendered(chart, values)
+    objects = of_the_release(rendered(chart, values))
     pods = workloads(objects)
 
     def ports(names: set[str]) -> Iterator[set[str]]:
@@ -369,7 +385,7 @@ def test_services_and_policies_name_ports_that_their_pods_have(chart: str, value
 
 @each_case
 def test_every_pod_is_behind_a_policy_for_both_ways(chart: str, values: Object) -> None:
-    objects = rendered(chart, values)
+    objects = of_the_release(rendered(chart, values))
     for name, template in workloads(objects).items():
         ways = {
             way
@@ -382,7 +398,8 @@ def test_every_pod_is_behind_a_policy_for_both_ways(chart: str, values: Object) 
 
 @each_chart
 def test_policies_and_budgets_can_be_left_out(chart: str) -> None:
-    off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
+    off: Object = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
+    off |= {"isolation": {"networkPolicy": {"enabled": False}}} if chart == "agent" else {}
     kinds = {one["kind"] for one in rendered(chart, {**(AGENT if chart == "agent" else BUNDLED), **off})}
     assert not kinds & {"NetworkPolicy", "PodDisruptionBudget"}
 
@@ -448,7 +465,8 @@ def test_the_agent_is_granted_exactly_what_its_schedulers_need(enabled: list[str
     everywhere = FOR_ALL + [rule for name in names for rule in BY_SCHEDULER[name][0]]
     in_jobs = IN_JOB_NAMESPACES + [rule for name in names for rule in BY_SCHEDULER[name][1]]
     assert sorted(granted(found.pop((None, NAME)))) == sorted(everywhere)
-    assert sorted(granted(found.pop(("trainmaster-jobs", NAME)))) == sorted(in_jobs)
+    for namespace in ("trainmaster-jobs", "trainmaster-jobs-default"):
+        assert sorted(granted(found.pop((namespace, NAME)))) == sorted(in_jobs)
     own = found.pop(("here", f"{NAME}-own"))
     assert granted(own) == [
         ("coordination.k8s.io", "leases", ["create", "list", "watch"]),
@@ -499,15 +517,115 @@ def test_job_namespaces_are_restricted_and_outlive_the_chart() -> None:
     assert not of_kind(rendered("agent", {**AGENT, "createNamespaces": False}), "Namespace")
 
 
+def by_namespace(values: Object, kind: str) -> dict[str, Object]:
+    """Objects in namespaces for jobs."""
+    found = [one for one in rendered("agent", values) if one["kind"] == kind and one["metadata"]["namespace"] != "here"]
+    assert len({one["metadata"]["namespace"] for one in found}) == len(found)
+    return {one["metadata"]["namespace"]: one for one in found}
+
+
+def test_each_top_level_queue_gets_a_namespace_of_its_own() -> None:
+    values = {**AGENT, "queues": ["research", "a-b"]}
+    names = {"trainmaster-jobs-research": "research", "trainmaster-jobs-a-b": "a-b"}
+    spaces = of_kind(rendered("agent", values), "Namespace")
+    assert spaces.keys() == {*names, "trainmaster-jobs"}
+    for name, queue in names.items():
+        assert spaces[name]["metadata"]["labels"]["trainmaster.dev/queue"] == queue
+    told = KubernetesCluster.model_validate(written(values))
+    assert {told.namespace_of(f"{queue}/team/x") for queue in names.values()} == names.keys()
+    for stranger in ("a/b", "a_b", "default", "researchers"):
+        assert told.namespace_of(stranger) not in told.job_namespaces, stranger
+
+
+@pytest.mark.parametrize(
+    ("given", "queue", "namespace"),
+    [
+        ({"queues": ["teams"], "config": {"namespace": "jobs-{top}"}}, "teams/a", "jobs-teams"),
+        (
+            {"queues": ["teams"], "config": {"namespaces": [{"queue": "teams", "namespace": "t-{top}"}]}},
+            "teams",
+            "t-teams",
+        ),
+        ({"queues": ["x" * 46]}, "x" * 46, f"trainmaster-jobs-{'x' * 46}"),
+        ({"jobNamespaces": ["shared"]}, "any/queue", "shared"),
+        ({"jobNamespaces": ["shared"], "queues": ["teams"]}, "teams/a", "trainmaster-jobs-teams"),
+    ],
+)
+def test_chart_and_agent_fill_rules_alike(given: Object, queue: str, namespace: str) -> None:
+    values = {**AGENT, **given}
+    told = KubernetesCluster.model_validate(written(values))
+    assert told.namespace_of(queue) == namespace
+    assert namespace in told.job_namespaces
+    assert by_namespace(values, "NetworkPolicy").keys() >= {namespace}
+    assert by_namespace(values, "RoleBinding").keys() == set(told.job_namespaces)
+
+
+def test_rights_in_namespaces_of_an_older_release_are_kept_and_its_runs_are_left_as_they_are() -> None:
+    values = {**AGENT, "olderNamespaces": ["old-jobs"]}
+    assert by_namespace(values, "Role").keys() == {"old-jobs", "trainmaster-jobs-default"}
+    assert written(values)["jobNamespaces"][0] == "old-jobs", "the agent's identity was the uid of the first one"
+    for kind in ("NetworkPolicy", "LimitRange"):
+        assert by_namespace(values, kind).keys() == {"trainmaster-jobs-default"}
+
+
+def test_what_jobs_reach_and_take_is_limited_as_shipped() -> None:
+    policy = by_namespace(AGENT, "NetworkPolicy")["trainmaster-jobs-default"]
+    spec = policy["spec"]
+    assert (spec["podSelector"], spec["policyTypes"]) == ({}, ["Ingress", "Egress"])
+    assert spec["ingress"] == [{"from": [{"podSelector": {}}]}]
+    siblings, dns, world = spec["egress"]
+    assert siblings == {"to": [{"podSelector": {}}]}
+    assert {(one["port"], one["protocol"]) for one in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert dns["to"][0] == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+    blocks = [one["ipBlock"] for one in world["to"]]
+
+    def is_reached(address: str) -> bool:
+        ip = ip_address(address)
+        networks = [(ip_network(block["cidr"]), [ip_network(cidr) for cidr in block["except"]]) for block in blocks]
+        return any(ip in whole and not any(ip in part for part in parts) for whole, parts in networks)
+
+    for block in blocks:
+        whole = ip_network(block["cidr"])
+        assert all(whole.supernet_of(ip_network(cidr)) for cidr in block["except"])  # type: ignore[arg-type] # versions agree
+    metadata = ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "192.0.0.192", "100.100.100.200")
+    private = ("10.96.0.1", "172.17.0.1", "192.168.1.1", "100.64.0.1", "127.0.0.1", "240.10.0.1", "fd12::1", "fe80::1")
+    assert [address for address in (*metadata, *private) if is_reached(address)] == []
+    assert is_reached("140.82.112.3")
+    assert is_reached("2606:50c0:8000::153")
+    (limits,) = by_namespace(AGENT, "LimitRange")["trainmaster-jobs-default"]["spec"]["limits"]
+    assert limits["type"] == "Container"
+    assert limits["max"] == limits["default"] == {"cpu": "256", "memory": "4Ti"}
+    assert limits["defaultRequest"] == {"cpu": "100m", "memory": "128Mi"}
+    for one in (policy, by_namespace(AGENT, "LimitRange")["trainmaster-jobs-default"]):
+        assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_owners_open_and_close_what_jobs_reach() -> None:
+    def spec(**network: Any) -> Object:
+        values = {**AGENT, "isolation": {"networkPolicy": network}}
+        found: Object = by_namespace(values, "NetworkPolicy")["trainmaster-jobs-default"]["spec"]
+        return found
+
+    storage = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 2049}]}
+    assert len(spec(internet=False)["egress"]) == 2
+    assert spec(internet=False, extraEgress=[storage])["egress"][-1] == storage
+    scrape = {"from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}
+    assert spec(extraIngress=[scrape])["ingress"][-1] == scrape
+    off = {"networkPolicy": {"enabled": False}, "limitRange": {"enabled": False}}
+    for kind in ("NetworkPolicy", "LimitRange"):
+        assert not by_namespace({**AGENT, "isolation": off}, kind)
+
+
 def test_jobs_do_not_share_the_agents_namespace() -> None:
-    done = helm("template", "tm", str(CHARTS / "agent"), "--namespace", "trainmaster-jobs", values=AGENT)
+    done = helm("template", "tm", str(CHARTS / "agent"), "--namespace", "trainmaster-jobs-default", values=AGENT)
     assert done.returncode != 0
     assert "use another one" in done.stderr
 
 
 @pytest.mark.parametrize("config", [{"namespace": "other"}, {"namespaces": [{"queue": "a", "namespace": "other"}]}])
 def test_runs_are_sent_only_where_the_agent_may_create_them(config: Object) -> None:
-    done = helm("template", "tm", str(CHARTS / "agent"), values={**AGENT, "config": config})
+    values = {**AGENT, "jobNamespaces": ["jobs"], "config": config}
+    done = helm("template", "tm", str(CHARTS / "agent"), values=values)
     assert done.returncode != 0
     assert "add it to jobNamespaces" in done.stderr
 
@@ -538,7 +656,8 @@ def test_the_agent_uses_a_scheduler_whose_objects_it_may_use(
 @pytest.mark.parametrize("values", [AGENT, AGENT_EVERYTHING], ids=["least", "everything"])
 def test_the_agent_understands_what_it_is_told(values: Object) -> None:
     told = KubernetesCluster.model_validate(written(values))
-    assert told.namespace == values.get("jobNamespaces", ["trainmaster-jobs"])[0]
+    assert told.namespace == values.get("jobNamespaces", ["trainmaster-jobs-{top}"])[0]
+    assert told.namespace_of("default/team") in told.job_namespaces
 
 
 def test_the_class_of_job_pods_never_preempts() -> None:
@@ -590,7 +709,7 @@ def test_a_new_key_or_configuration_starts_new_pods() -> None:
     ("url", "port"), [("https://tm.example.com", 443), ("http://tm.example.com/x", 80), ("http://[fd00::1]:8470", 8470)]
 )
 def test_the_agent_reaches_dns_the_api_server_and_its_dispatcher(url: str, port: int) -> None:
-    (policy,) = of_kind(rendered("agent", {**AGENT, "url": url}), "NetworkPolicy").values()
+    policy = of_kind(rendered("agent", {**AGENT, "url": url}), "NetworkPolicy")[NAME]
     assert [{one["port"] for one in rule["ports"]} for rule in policy["spec"]["egress"]] == [{53}, {443, 6443}, {port}]
 
 

@@ -1,19 +1,24 @@
 """The agent's configuration on Kubernetes: which namespace a queue maps to, and what the command line says of mistakes."""
 
+import re
 from pathlib import Path
 
 import pytest
 import typer
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster, fill
 from trainmaster.cli.main import Commands
 from trainmaster.cli.processes import register
 
 app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
 register(app)
 KEY = {"TRAINMASTER_URL": "http://127.0.0.1:1", "TRAINMASTER_API_KEY": "tmk_x"}
+parts = st.text("ab-_", min_size=1, max_size=5) | st.text("ab", min_size=40, max_size=60)
+paths = st.lists(parts, min_size=1, max_size=3).map("/".join).filter(lambda path: len(path) <= 200)
 RULES = [
     {"queue": "research", "namespace": "research"},
     {"queue": "research/vision", "namespace": "jobs-{last}"},
@@ -28,13 +33,14 @@ def config(**fields: object) -> KubernetesCluster:
 @pytest.mark.parametrize(
     ("queue", "namespace"),
     [
-        ("other", "trainmaster-jobs"),
+        ("other", "trainmaster-jobs-other"),
+        ("other/below/it", "trainmaster-jobs-other"),
         ("research", "research"),
         ("research/nlp", "research"),
-        ("researchers", "trainmaster-jobs"),
+        ("researchers", "trainmaster-jobs-researchers"),
         ("research/vision", "jobs-vision"),
         ("research/vision/tiny", "jobs-tiny"),
-        ("teams/a/b", "teams-a-b"),
+        ("teams/a/b", "teams-a-b--79b156799088"),
     ],
 )
 def test_the_rule_of_the_longest_path_says_where_a_queues_runs_are(queue: str, namespace: str) -> None:
@@ -42,7 +48,49 @@ def test_the_rule_of_the_longest_path_says_where_a_queues_runs_are(queue: str, n
 
 
 def test_namespaces_that_are_named_in_full_need_no_list() -> None:
-    assert config(namespaces=RULES[:1]).job_namespaces == ("trainmaster-jobs", "research")
+    assert config(namespace="jobs", namespaces=RULES[:1]).job_namespaces == ("jobs", "research")
+
+
+def test_without_a_word_there_is_the_namespace_of_the_default_queue() -> None:
+    assert config().job_namespaces == ("trainmaster-jobs-default",)
+    assert config(queues=["a", "b"]).job_namespaces == ("trainmaster-jobs-a", "trainmaster-jobs-b")
+    assert config(jobNamespaces=["x"], queues=["a"]).job_namespaces == ("x", "trainmaster-jobs-a")
+    assert config(jobNamespaces=["x"]).job_namespaces == ("x",)
+
+
+def test_somewhere_runs_have_to_be_created() -> None:
+    with pytest.raises(ValidationError, match="queues or jobNamespaces has to name"):
+        config(queues=[])
+
+
+@pytest.mark.parametrize("rule", ["trainmaster-jobs-{top}", "{queue}", "jobs-{queue}-x", "{last}"])
+@given(one=paths, other=paths)
+@example(one="a/b", other="a-b")
+@example(one="a_b", other="a-b")
+@example(one="_", other="-")
+@example(one="a/b", other="a_b")
+@example(one=f"{'a' * 60}/x", other=f"{'a' * 60}/y")
+def test_different_fillings_give_different_namespaces(rule: str, one: str, other: str) -> None:
+    def filling(path: str) -> str:
+        parts = path.split("/")
+        return parts[0] if "{top}" in rule else parts[-1] if "{last}" in rule else path
+
+    names = [fill(rule, path) for path in (one, other)]
+    assert (names[0] == names[1]) is (filling(one) == filling(other))
+    for name in names:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name), name
+
+
+def test_a_name_that_looks_like_a_filling_of_another_queue_is_not_taken_for_it() -> None:
+    taken = fill("{queue}", "a/b")
+    assert taken.startswith("a-b--")
+    assert fill("{queue}", taken) != taken
+
+
+@pytest.mark.parametrize("rule", ["{top}{queue}", "-{top}", "{top}-", "UPPER", "{other}", f"{'x' * 40}{{top}}"])
+def test_rules_that_give_no_names_are_refused(rule: str) -> None:
+    with pytest.raises(ValidationError):
+        config(namespace=rule)
 
 
 def test_rules_that_fill_in_names_need_a_list() -> None:

@@ -57,16 +57,59 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if not .Values.schedulers -}}gates{{- else if eq (len .Values.schedulers) 1 -}}{{ first .Values.schedulers }}{{- else -}}auto{{- end -}}
 {{- end -}}
 
+{{- /* The rule by which runs of queues without one are put into namespaces. */ -}}
+{{- define "agent.namespaceRule" -}}
+{{- if .Values.config.namespace -}}
+{{- .Values.config.namespace -}}
+{{- else if and .Values.jobNamespaces (not .Values.queues) -}}
+{{- first .Values.jobNamespaces -}}
+{{- else -}}
+trainmaster-jobs-{top}
+{{- end -}}
+{{- end -}}
+
+{{- /* The namespaces of the queues that are named, by queue, as JSON. The agent fills rules in the same way: `fill` in its configuration. */ -}}
+{{- define "agent.queueNamespaces" -}}
+{{- $found := dict -}}
+{{- $queues := .Values.queues | default (ternary (list) (list "default") (not (empty .Values.jobNamespaces))) -}}
+{{- range $queue := $queues -}}
+{{- $rule := include "agent.namespaceRule" $ -}}
+{{- range $.Values.config.namespaces -}}
+{{- if eq .queue $queue -}}{{- $rule = .namespace -}}{{- end -}}
+{{- end -}}
+{{- $name := $rule | replace "{top}" $queue | replace "{queue}" $queue | replace "{last}" $queue -}}
+{{- if gt (len $name) 63 -}}
+{{- fail (printf "the namespace of queue %q would be %q, which is longer than 63 characters" $queue $name) -}}
+{{- end -}}
+{{- $_ := set $found $queue $name -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* Namespaces in which runs are created, as a JSON list. */ -}}
+{{- define "agent.isolatedNamespaces" -}}
+{{- concat (default list .Values.jobNamespaces) (include "agent.queueNamespaces" . | fromJson | values | sortAlpha) | uniq | toJson -}}
+{{- end -}}
+
+{{- /* Where the agent has rights, as a JSON list: where runs are created, then where an older release created some. */ -}}
+{{- define "agent.jobNamespaces" -}}
+{{- $older := list -}}
+{{- range .Values.olderNamespaces -}}
+{{- if or $.Values.createNamespaces (lookup "v1" "Namespace" "" .) -}}{{- $older = append $older . -}}{{- end -}}
+{{- end -}}
+{{- concat (default list .Values.jobNamespaces) $older (include "agent.isolatedNamespaces" . | fromJsonArray) | uniq | toJson -}}
+{{- end -}}
+
 {{- /* agent.yaml: what the owner says, below what the chart itself knows. */ -}}
 {{- define "agent.config" -}}
 {{- $own := dict
   "cluster" .Values.cluster
-  "jobNamespaces" .Values.jobNamespaces
+  "jobNamespaces" (include "agent.jobNamespaces" . | fromJsonArray)
   "placement" (dict "priorityClass" .Values.priorityClass.name)
   "lease" (dict "namespace" .Release.Namespace "name" (include "agent.fullname" .))
   "checkpoint" .Values.checkpoint.enabled -}}
 {{- $otherwise := dict
-  "namespace" (first .Values.jobNamespaces)
+  "namespace" (include "agent.namespaceRule" .)
   "placement" (dict "scheduler" (include "agent.scheduler" .)) -}}
 {{- toYaml (merge $own (deepCopy .Values.config) $otherwise) -}}
 {{- end -}}

@@ -1,5 +1,6 @@
 """What the agent of a Kubernetes cluster is told by its owner: ``agent.yaml``."""
 
+import hashlib
 from collections.abc import Iterable
 from typing import Annotated, Self, TypeVar
 
@@ -11,9 +12,18 @@ from trainmaster.protocol.admission import AdmissionPolicy
 from trainmaster.protocol.base import Name40, QueuePath, Strict
 from trainmaster.protocol.durations import Duration, parse_duration
 
+_DIGITS = 12
+"""Of a hash in a namespace's name: 48 bits."""
+
 T = TypeVar("T")
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-NamespaceRule = Annotated[str, StringConstraints(max_length=63, pattern=r"^[-a-z0-9]*(\{queue\}|\{last\})?[-a-z0-9]*$")]
+NamespaceRule = Annotated[
+    str,
+    StringConstraints(
+        max_length=63,
+        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|([a-z0-9][-a-z0-9]{0,31})?\{(top|queue|last)\}([-a-z0-9]{0,11}[a-z0-9])?)$",
+    ),
+]
 
 
 class RecordsExposedError(ValueError):
@@ -23,7 +33,8 @@ class RecordsExposedError(ValueError):
 class QueueNamespace(Strict):
     """Where runs of a queue, and of all below it, are created.
 
-    ``{queue}`` in the namespace stands for the queue's path with ``-`` for ``/``, ``{last}`` for its last part.
+    ``{top}`` in the namespace stands for the first part of the queue's path, ``{queue}`` for the whole path, ``{last}`` for its last
+    part, see ``fill``. Queues with the same last part share a namespace by ``{last}``.
     """
 
     queue: QueuePath
@@ -72,14 +83,16 @@ class KubernetesCluster(Strict):
 
     cluster: Name40
     """As the dispatcher knows it; also marks what is this agent's own."""
-    namespace: Namespace = "trainmaster-jobs"
-    """Where runs are created for which no rule is given."""
+    namespace: NamespaceRule = "trainmaster-jobs-{top}"
+    """Where runs are created for which no rule is given: each top-level queue has a namespace of its own."""
     namespaces: tuple[QueueNamespace, ...] = ()
+    queues: tuple[QueuePath, ...] | None = None
+    """Queues whose namespaces the agent may use, beside ``job_namespaces``; None: ``default``, where there are none of those."""
     record_namespace: Namespace | None = None
     """Where the records of runs are, which hold whole specifications; None: the agent's own. No namespace for jobs: those who submit
     jobs could read them there."""
     job_namespaces: tuple[Namespace, ...] = ()
-    """All namespaces that the agent may use; empty: those that are named in full above."""
+    """All namespaces that the agent may use, beside those of ``queues``; empty: those that are named in full above."""
     admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
     admissions: tuple[QueueAdmission, ...] = ()
     placement: PlacementConfig = Field(default_factory=PlacementConfig)
@@ -98,13 +111,21 @@ class KubernetesCluster(Strict):
 
     @model_validator(mode="after")
     def _knows_its_namespaces(self) -> Self:
-        if not self.job_namespaces:
-            named = [self.namespace, *(one.namespace for one in self.namespaces if "{" not in one.namespace)]
-            object.__setattr__(self, "job_namespaces", tuple(dict.fromkeys(named)))
-            if any("{" in one.namespace for one in self.namespaces):
+        named = list(self.job_namespaces)
+        rules = [self.namespace, *(one.namespace for one in self.namespaces)]
+        if not named:
+            named = [rule for rule in rules if "{" not in rule]
+            if any("{queue}" in rule or "{last}" in rule for rule in rules):
                 raise ValueError(
                     "with {queue} or {last} in a rule, jobNamespaces lists all namespaces that may come of it"
                 )
+        queues = self.queues
+        if queues is None:
+            queues = () if self.job_namespaces else ("default",)
+        named += [self.namespace_of(queue) for queue in queues]
+        if not named:
+            raise ValueError("queues or jobNamespaces has to name where runs may be created")
+        object.__setattr__(self, "job_namespaces", tuple(dict.fromkeys(named)))
         return self
 
     def home(self, own: str) -> str:
@@ -118,15 +139,33 @@ class KubernetesCluster(Strict):
         return home
 
     def namespace_of(self, queue: str) -> str:
-        """By the rule of the longest path that the queue is at or below."""
+        """Return the namespace by the rule of the longest path that the queue is at or below."""
         rule = _longest(((one.queue, one.namespace) for one in self.namespaces), queue)
-        name = self.namespace if rule is None else rule
-        filled = name.replace("{queue}", queue.replace("/", "-")).replace("{last}", queue.rpartition("/")[2])
-        return filled.lower().replace("_", "-").replace(".", "-")[:63].strip("-")
+        return fill(self.namespace if rule is None else rule, queue)
 
     def policy_of(self, queue: str) -> AdmissionPolicy:
         found = _longest(((one.queue, one.policy) for one in self.admissions), queue)
         return self.admission if found is None else found
+
+
+def fill(rule: str, queue: str) -> str:
+    """Return the namespace that a rule gives for a queue: at most 63 characters, and never the same for different fillings.
+
+    What is a name for Kubernetes stays as it is, unless it is too long or has two hyphens in a row. Of everything else what can be
+    read is kept, and two hyphens and a part of its SHA-256 follow.
+    """
+    for word, value in (("{top}", queue.partition("/")[0]), ("{queue}", queue), ("{last}", queue.rpartition("/")[2])):
+        if word in rule:
+            return rule.replace(word, _as_name(value, 63 - len(rule) + len(word)))
+    return rule
+
+
+def _as_name(value: str, longest: int) -> str:
+    readable = value.replace("/", "-").replace("_", "-").strip("-")
+    if readable == value and "--" not in value and len(value) <= longest:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()[:_DIGITS]
+    return f"{readable[: longest - _DIGITS - 2].strip('-') or 'q'}--{digest}"
 
 
 def _longest(rules: Iterable[tuple[str, T]], queue: str) -> T | None:

@@ -71,15 +71,20 @@ class JobNamespaces:
         await self.look(doubted)
 
     async def look(self, names: Collection[str] = ()) -> None:
-        """Read these namespaces, or all of them. Raises KubeError; what was not read stays as it was known."""
+        """Read these namespaces, or all of them. Raises the first KubeError once all were tried; what was not read stays as it was."""
+        error: KubeError | None = None
         for name in names or self._names:
             try:
                 found = await self._api.get(NAMESPACES, None, name)
             except NotFoundError:
                 self._note(name, "")
+            except KubeError as refused:
+                error = error or refused
             else:
                 ending = "deletionTimestamp" in found["metadata"]
                 self._note(name, "" if ending else found["metadata"]["uid"])
+        if error is not None:
+            raise error
 
     def _note(self, name: str, uid: str) -> None:
         known = self._uids.pop(name, "")

@@ -152,8 +152,13 @@ class KubernetesRuntime:
         await self.lease.acquire()
         self._tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
         self._place = await identity_of_cluster(self._api)
-        await self._namespaces.look()
-        if self._namespaces.lacks:
+        try:
+            await self._namespaces.look()
+        except KubeError as error:
+            if not self._namespaces.existing:
+                raise
+            log.warning("not all namespaces for jobs can be read: %s", error)
+        if not self._namespaces.existing:
             raise UnavailableError(self._namespaces.lacks)
         moving, over = await self._older.find(self._namespaces.existing)
         earlier = self._namespaces.uid(self._config.job_namespaces[0]) if moving or over else ""
