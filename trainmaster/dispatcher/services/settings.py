@@ -87,6 +87,14 @@ class Settings(BaseSettings):
     most_parameter_sets: int = Field(default=100_000, ge=1)
     default_requests: str = "cpu=100m,memory=64Mi"
     """What a member is given that requests none of these, so that quota, fair share and prices count it. Empty: nothing."""
+    most_queued_jobs: int = Field(default=1_000_000, ge=0)
+    most_queued_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    most_queued_shapes: int = Field(default=2_000, ge=0)
+    """Of users, in one queue; 0: no bound."""
+    most_queued_jobs_per_user: int = Field(default=200_000, ge=0)
+    most_queued_bytes_per_user: int = Field(default=256 * 1024 * 1024, ge=0)
+    most_queued_shapes_per_user: int = Field(default=500, ge=0)
+    """Of one user's key, in one queue; 0: no bound."""
     pool_size: int = Field(default=10, ge=1, le=200)
     start_retry_seconds: float = Field(default=30.0, ge=0)
     """How long a starting process tries to reach its store before it gives up."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainmaster.dispatcher.services.backlog import Backlog
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.database import Database
 from trainmaster.dispatcher.store.soft import CLUSTERS, JOBS, SCHEDULER, SoftState
@@ -16,13 +17,15 @@ class Stores:
     database: Database
     soft: SoftState
     settings: Settings
+    backlog: Backlog
 
     @classmethod
     def open(cls, settings: Settings) -> "Stores":
         """Connects lazily; call inside a running event loop."""
         soft = SoftState(settings.redis_url)
         soft.start()
-        return cls(Database(settings.database_url, pool_size=settings.pool_size), soft, settings)
+        database = Database(settings.database_url, pool_size=settings.pool_size)
+        return cls(database, soft, settings, Backlog(settings))
 
     async def close(self) -> None:
         await self.soft.close()

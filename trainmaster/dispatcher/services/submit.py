@@ -69,6 +69,7 @@ async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *,
     waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
     for index, one in left:
         try:
+            await stores.backlog.take_room(tx, one.caller, one.prepared, {path: row.id for path, row in queues.items()})
             _take_room(one, queues, waiting)
         except (ProblemError, QueueBusyError) as error:
             refused[index] = error

@@ -308,6 +308,23 @@ async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: in
     return int(row.many)
 
 
+async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[Row[Any]]:
+    """What waits in a queue, by API key: jobs, stored bytes of their specifications, and the fingerprints of their shapes."""
+    return await tx.all(
+        f"""
+        WITH waiting AS MATERIALIZED (
+            SELECT api_key_id, spec_id, shape_id, count(*) AS many FROM jobs
+            WHERE queue_id = :queue AND {LIVE_JOB} AND {WAITING_JOB} GROUP BY api_key_id, spec_id, shape_id
+        )
+        SELECT w.api_key_id, sum(w.many)::bigint AS jobs, coalesce(sum(pg_column_size(s.spec)), 0)::bigint AS spec_bytes,
+               array_agg(DISTINCT h.hash) AS shapes
+        FROM waiting w JOIN job_specs s ON s.id = w.spec_id JOIN shapes h ON h.id = w.shape_id
+        GROUP BY w.api_key_id
+        """,
+        queue=queue_id,
+    )
+
+
 async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, dict[str, int]]:
     """Jobs by state for each of these queues."""
     rows = await tx.all(
