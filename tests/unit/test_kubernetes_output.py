@@ -144,6 +144,19 @@ async def test_a_follower_slower_than_the_log_misses_nothing_and_the_agent_keeps
     assert most <= output._KEPT
 
 
+async def test_a_follower_who_begins_with_the_end_misses_nothing_after_it() -> None:
+    text = bytes(range(256)) * 8_000
+    of = outputs(one=[[text]])
+    running = life("one", "running")
+    first = await of.read(running, -1000, 1000)
+    at = first.offset + len(first.data)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    then = await of.read(running, at, 1 << 20)
+    assert then.offset == at, "a gap"
+    assert text[at : at + len(then.data)] == then.data
+
+
 async def test_a_follower_who_stays_away_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_PATIENCE_WITH_READERS", 0.05)
     text = b"x" * 1_000_000 + b"end"

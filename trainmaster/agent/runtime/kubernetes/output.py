@@ -110,11 +110,12 @@ class Spool:
                 async with asyncio.timeout(left):
                     await self.taken.wait()
 
-    def slice(self, offset: int, limit: int, *, over: bool) -> LogSlice:
+    def slice(self, offset: int, limit: int, *, over: bool, follows: bool = False) -> LogSlice:
+        """A part of what is kept. ``follows``: the reader comes for what is behind it, too."""
         start = self.end + offset if offset < 0 else offset
         start = min(max(start, self.begin), self.end)
         data = bytes(self.data[start - self.begin : start - self.begin + limit])
-        if offset >= 0:
+        if follows:
             self.read_to = max(self.read_to, start + len(data))
             self.followed_at = time.monotonic()
             self.taken.set()
@@ -144,7 +145,8 @@ class Outputs:
         ended = pod.is_over
         is_new = (spool := self._spools.get(key_of(pod))) is None or spool.life != pod.uid
         spool = self.follow(pod, ended=ended, said=said)
-        if offset >= 0:
+        follows = offset >= 0 or not ended
+        if follows:
             spool.followed_at = time.monotonic()
         if offset < 0 and ended:
             await self._wait(spool, lambda: spool.over)
@@ -158,7 +160,7 @@ class Outputs:
             await self._wait(spool, lambda: spool.over or spool.end - offset >= enough)
         elif is_new:
             await self._wait(spool, lambda: spool.over or bool(spool.data))
-        return spool.slice(offset, limit, over=spool.over)
+        return spool.slice(offset, limit, over=spool.over, follows=follows)
 
     def kept(self, key: Key, offset: int, limit: int) -> LogSlice | None:
         """What is in memory of a member whose pod may be gone by now."""
