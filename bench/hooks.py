@@ -9,6 +9,8 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from trainmaster.dispatcher.domain.webhooks import secret_of
+
 SECRET = "the secret of the benchmark"  # noqa: S105
 FAILS = 0.2
 
@@ -28,7 +30,8 @@ class Receiver:
     def take(self, headers: dict[str, str], body: bytes) -> int:
         """The status to answer with."""
         moment, *marks = (part.split("=", 1)[1] for part in headers["trainmaster-signature"].split(","))
-        mark = hmac.new(SECRET.encode(), moment.encode() + b"." + body, hashlib.sha256).hexdigest()
+        secret = secret_of(SECRET, json.loads(body)["queue"], 1)
+        mark = hmac.new(secret.encode(), moment.encode() + b"." + body, hashlib.sha256).hexdigest()
         message: dict[str, Any] = json.loads(body)
         with self._lock:
             if mark not in marks:

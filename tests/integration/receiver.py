@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from trainmaster.dispatcher.domain.webhooks import secret_of
+
 SECRET = "a secret of the tests"
 
 
@@ -27,7 +29,9 @@ class Received:
         value: dict[str, Any] = json.loads(self.body)
         return value
 
-    def is_signed(self, secret: str = SECRET) -> bool:
+    def is_signed(self, root: str = SECRET, version: int = 1) -> bool:
+        """Whether it is signed with the secret of its queue, derived from the installation's."""
+        secret = secret_of(root, self.value["queue"], version)
         signature = self.headers["trainmaster-signature"]
         moment = signature.split(",")[0].removeprefix("t=")
         mark = hmac.new(secret.encode(), moment.encode() + b"." + self.body, hashlib.sha256).hexdigest()

@@ -89,6 +89,8 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,
     ("GET", "/v1/audit"): ADMINS,
+    ("GET", "/v1/webhooks/secrets/{path:path}"): PEOPLE,
+    ("POST", "/v1/webhooks/secrets/{path:path}/rotate"): PEOPLE,
     ("GET", "/v1/webhooks/dead"): PEOPLE,
     ("POST", "/v1/webhooks/dead/{letter}/retry"): PEOPLE,
     ("DELETE", "/v1/webhooks/dead/{letter}"): PEOPLE,

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.conftest import Service
 from tests.integration.receiver import SECRET, Receiver
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
+from trainmaster.client.webhooks import is_genuine
 from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence, Target
 from trainmaster.dispatcher.services.webhooks import Relay, Tally, Terms
 from trainmaster.dispatcher.worker.http import Poster
@@ -228,3 +230,59 @@ async def test_an_address_that_is_no_longer_allowed_is_not_posted_to(service: Se
         async with Poster(AddressPolicy()) as post:
             assert await Relay(service.stores.database, strict, post).run() == Tally(0, 1, 1)
     assert receiver.received == []
+
+
+async def test_each_queue_has_a_secret_of_its_own_that_can_be_changed(service: Service, post: Poster) -> None:
+    for path in ("a", "b"):
+        await service.http.put(f"/v1/queues/{path}", json={"path": path})
+    key = (await service.http.post("/v1/keys", json={"name": "u", "role": "user", "queues": ["a"]})).json()["key"]
+    address = "/v1/webhooks/secrets"
+
+    async def told(queue: str) -> dict[str, Any]:
+        answer = await service.http.get(f"{address}/{queue}")
+        assert answer.headers["cache-control"] == "no-store"
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async with service.as_key(key) as user:
+        (own,) = (await user.get(f"{address}/a")).json()["secrets"]
+        assert (await user.get(f"{address}/b")).status_code == (await user.get(f"{address}/c")).status_code == 404
+        assert (await user.post(f"{address}/b/rotate", json={})).status_code == 404
+        (others,) = (await told("b"))["secrets"]
+        made = (await user.post(f"{address}/a/rotate", json={"overlap": "1h"})).json()
+        refused = await user.post(f"{address}/a/rotate", json={"overlap": "31d"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid-spec")
+    assert (made["version"], made["previous"]) == (2, [own])
+    assert made == await told("a")
+    with Receiver() as receiver:
+        hooks = [{"url": f"{receiver.url}/in", "states": ["queued"]}]
+        await service.submit(queue="a", notify=hooks)
+        await relay_all(service, post)
+        await service.http.post(f"{address}/a/rotate", json={"overlap": "0s"})
+        await service.submit(queue="a", notify=hooks)
+        await relay_all(service, post)
+    both, alone = receiver.received
+    sent = both.headers["trainmaster-signature"]
+    assert [is_genuine(both.body, sent, one) for one in (own, *made["secrets"], others, SECRET)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    now = await told("a")
+    assert (now["version"], "previous" in now) == (3, False)
+    sent = alone.headers["trainmaster-signature"]
+    assert is_genuine(alone.body, sent, *now["secrets"])
+    assert not is_genuine(alone.body, sent, *made["secrets"], own)
+    audit = (await service.http.get("/v1/audit", params={"action": "rotate webhook secret"})).json()["audit"]
+    assert [(line["target"], line["details"]["version"]) for line in audit] == [("a", 3), ("a", 2)]
+    assert "whsec_" not in str(audit)
+
+
+async def test_a_queue_in_the_place_of_a_removed_one_has_another_secret(service: Service) -> None:
+    secrets = []
+    for _ in range(2):
+        await service.http.put("/v1/queues/x", json={"path": "x"})
+        secrets.append((await service.http.get("/v1/webhooks/secrets/x")).json()["secrets"])
+        assert (await service.http.delete("/v1/queues/x")).status_code == 204
+    assert secrets[0] != secrets[1]

@@ -111,7 +111,7 @@ async def test_a_name_that_changes_after_the_check_changes_nothing() -> None:
             await post(target(server), {}, b"{}")
         assert names.asked == ["hooks.test"], "the name is not looked up a second time, by anybody, to connect"
         async with Poster(HERE, resolve=names) as post:
-            with pytest.raises(DeliveryError, match=r"hooks.test is not allowed: 127.0.0.3 is not a public address"):
+            with pytest.raises(DeliveryError, match=r"^hooks.test has no address that messages may go to$"):
                 await post(target(server), {}, b"{}")
     assert len(server.heads) == 1
     assert forbidden.heads == []
@@ -120,7 +120,7 @@ async def test_a_name_that_changes_after_the_check_changes_nothing() -> None:
 @pytest.mark.parametrize("addresses", [["127.0.0.1", "10.0.0.1"], ["10.0.0.1", "127.0.0.1"], ["::ffff:127.0.0.1"]])
 async def test_one_forbidden_address_is_enough_to_refuse_a_name(addresses: list[str]) -> None:
     async with serving() as server, Poster(HERE, resolve=Names(addresses)) as post:
-        with pytest.raises(DeliveryError, match="is not allowed"):
+        with pytest.raises(DeliveryError, match="has no address that messages may go to"):
             await post(target(server), {}, b"{}")
     assert server.heads == []
 
@@ -192,7 +192,7 @@ async def test_a_post_ends_within_its_time_as_a_whole() -> None:
         with pytest.raises(DeliveryError, match=r"longer than 0.1 s"):
             await post(Target("http", "hooks.test", 80, "/"), {}, b"{}")
     async with Poster(HERE, 0.1, 60, resolve=never) as post:
-        with pytest.raises(DeliveryError, match="cannot be looked up: no answer"):
+        with pytest.raises(DeliveryError, match="has no address that messages may go to"):
             await post(Target("http", "hooks.test", 80, "/"), {}, b"{}")
 
 
@@ -210,7 +210,7 @@ async def test_a_look_up_that_failed_is_made_again() -> None:
 
     answers.extend((fails, finds))
     async with serving() as server, Poster(HERE, resolve=resolve) as post:
-        with pytest.raises(DeliveryError, match="no such host"):
+        with pytest.raises(DeliveryError, match="has no address that messages may go to"):
             await post(target(server), {}, b"{}")
         await post(target(server), {}, b"{}")
 

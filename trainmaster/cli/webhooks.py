@@ -1,4 +1,4 @@
-"""``webhooks``: messages to webhooks that were given up."""
+"""``webhooks``: secrets that sign messages to webhooks, and messages that were given up."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.client.http import Client
-    from trainmaster.client.values import DeadLetter
+    from trainmaster.client.values import DeadLetter, WebhookSecrets
 
-webhooks_app = typer.Typer(help="List webhook messages that were given up; try them again or drop them.")
+webhooks_app = typer.Typer(
+    help="Secrets of webhooks; messages that were given up: list them, try them again or drop them."
+)
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", min=1, show_default=False)]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
 EveryOne = Annotated[bool, typer.Option("--all", help="All that you may see.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -54,6 +57,37 @@ def _row(letter: "DeadLetter", moment: "datetime", *, wide: bool) -> list[object
     row: list[object] = [letter.id, letter.job, ",".join(letter.states), letter.attempts]
     row += [age(letter.dead_at, moment), letter.error]
     return row + ([letter.queue, letter.url or "-"] if wide else [])
+
+
+@webhooks_app.command()
+def secret(ctx: typer.Context, queue: QueueName, output: OutputOption = Format.TABLE) -> None:
+    """Print what signs messages of a queue's jobs: for their receivers, and nobody else."""
+    with config.connect(ctx) as client:
+        _print_secrets(client.webhook_secrets(queue), output)
+
+
+@webhooks_app.command()
+def rotate(
+    ctx: typer.Context,
+    queue: QueueName,
+    overlap: Annotated[str, typer.Option(metavar="TIME", help="How long the secret before signs as well.")] = "1d",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Give a queue another secret and print it; the one before signs as well for a while."""
+    with config.connect(ctx) as client:
+        _print_secrets(client.rotate_webhook_secret(queue, overlap=overlap), output)
+
+
+def _print_secrets(found: "WebhookSecrets", output: Format) -> None:
+    """Print the current secrets, one a line; on stderr, that the ones before count for a while."""
+    if output.is_data:
+        print_data(data_of(found), output)
+        return
+    print("\n".join(found.secrets))
+    if found.previous_until is not None:
+        note(
+            f"messages are signed with the secret before as well until {found.previous_until.astimezone():%Y-%m-%d %H:%M}"
+        )
 
 
 @webhooks_app.command()

@@ -29,6 +29,7 @@ from trainmaster.client.values import (
     Page,
     QueueView,
     Tried,
+    WebhookSecrets,
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -271,6 +272,12 @@ class AsyncClient:
         return self._iterate(self._verbs.audit(target, actor, action, since, until, page_size))
 
     # Webhooks
+
+    async def webhook_secrets(self, queue: str) -> WebhookSecrets:
+        return await self._run(self._verbs.webhook_secrets(queue))
+
+    async def rotate_webhook_secret(self, queue: str, *, overlap: str = "1d") -> WebhookSecrets:
+        return await self._run(self._verbs.rotate_webhook_secret(queue, overlap))
 
     def dead_letters(self, page_size: int = PAGE) -> AsyncGenerator[DeadLetter, None]:
         return self._iterate(self._verbs.dead_letters(page_size))

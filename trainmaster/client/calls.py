@@ -199,6 +199,15 @@ def list_audit(filters: Sequence[tuple[str, str | None]], cursor: str | None, li
     return core.get("/v1/audit", [*filters, ("cursor", cursor), ("limit", str(limit))])
 
 
+def webhook_secrets(queue: str) -> Request:
+    return core.get(f"/v1/webhooks/secrets/{quote(queue)}")
+
+
+def rotate_webhook_secret(queue: str, overlap: str) -> Request:
+    """Not repeatable: the API keeps no answer with a secret in it."""
+    return core.post_once(f"/v1/webhooks/secrets/{quote(queue)}/rotate", {"overlap": overlap})
+
+
 def dead_letters(cursor: str | None, limit: int) -> Request:
     return core.get("/v1/webhooks/dead", [("cursor", cursor), ("limit", str(limit))])
 

@@ -28,6 +28,7 @@ from trainmaster.client.values import (
     Page,
     QueueView,
     Tried,
+    WebhookSecrets,
     Why,
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -329,6 +330,14 @@ class Client:
         return self._iterate(self._verbs.audit(target, actor, action, since, until, page_size))
 
     # Webhooks
+
+    def webhook_secrets(self, queue: str) -> WebhookSecrets:
+        """What signs webhook messages of a queue's jobs."""
+        return self._run(self._verbs.webhook_secrets(queue))
+
+    def rotate_webhook_secret(self, queue: str, *, overlap: str = "1d") -> WebhookSecrets:
+        """Give a queue another secret; the one before signs for ``overlap`` as well. Sent once only."""
+        return self._run(self._verbs.rotate_webhook_secret(queue, overlap))
 
     def dead_letters(self, page_size: int = PAGE) -> Iterator[DeadLetter]:
         """Webhook messages that were given up, newest first; pages are fetched as they are needed."""

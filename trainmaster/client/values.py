@@ -192,6 +192,16 @@ class DeadLetter(Lenient):
     dead_at: Timestamp
 
 
+class WebhookSecrets(Lenient):
+    """What signs webhook messages of a queue's jobs: any of ``secrets``, and until then any of ``previous``."""
+
+    queue: str
+    version: int
+    secrets: tuple[str, ...]
+    previous: tuple[str, ...] = ()
+    previous_until: Timestamp | None = None
+
+
 class DeadLetters(Lenient):
     """Some of them, newest first, and the cursor of the next page."""
 

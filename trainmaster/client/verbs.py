@@ -32,6 +32,7 @@ from trainmaster.client.values import (
     Page,
     QueueView,
     Tried,
+    WebhookSecrets,
     Why,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
@@ -308,6 +309,12 @@ class Verbs:
                 return
 
     # Webhooks
+
+    def webhook_secrets(self, queue: str) -> Steps[WebhookSecrets]:
+        return self._model(calls.webhook_secrets(queue), WebhookSecrets)
+
+    def rotate_webhook_secret(self, queue: str, overlap: str) -> Steps[WebhookSecrets]:
+        return self._model(calls.rotate_webhook_secret(queue, overlap), WebhookSecrets)
 
     def dead_letters(self, page_size: int) -> Telling[DeadLetter, None]:
         cursor: str | None = None

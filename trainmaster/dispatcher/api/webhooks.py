@@ -1,16 +1,42 @@
-"""Routes of webhook messages that were given up."""
+"""Routes of the secrets that sign webhook messages, and of messages that were given up."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from trainmaster.dispatcher.api.context import App, Person, answer, note, once
+from trainmaster.dispatcher.api.context import App, Person, answer, note, once, read_model
+from trainmaster.dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster.dispatcher.services import reading, webhooks
 from trainmaster.dispatcher.store.database import Transaction
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+
+
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+@router.get("/secrets/{path:path}")
+async def show_secrets(path: str, state: App, caller: Person) -> Response:
+    """The secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
+    async with state.stores.database.transaction() as tx:
+        found = answer(await webhooks.show_secrets(tx, state.stores.settings, caller, path))
+    found.headers.update(_NOT_KEPT)
+    return found
+
+
+@router.post("/secrets/{path:path}/rotate")
+async def rotate_secret(path: str, request: Request, state: App, caller: Person) -> Response:
+    """Give a queue another secret; the one before signs as well for a while."""
+    refuse_idempotency_key(request)
+    spec = read_model(webhooks.RotateSecretSpec, await request.body() or b"{}")
+    async with state.stores.database.transaction() as tx:
+        made = await webhooks.rotate_secret(tx, state.stores.settings, caller, path, spec)
+        await note(tx, caller, "rotate webhook secret", path, {"version": made["version"], **spec.to_wire()})
+    found = answer(made)
+    found.headers.update(_NOT_KEPT)
+    return found
 
 
 @router.get("/dead")

@@ -7,6 +7,7 @@ a job is submitted, and the addresses behind its name are checked at each delive
 import hashlib
 import hmac
 import re
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -129,6 +130,15 @@ def _literal(host: str, *, bracketed: bool) -> Address | None:
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         raise RefusedAddressError(f"{host} is of one network interface")
     return address
+
+
+def secret_of(root: str, queue: str, version: int) -> str:
+    """Return the secret that signs messages of a queue's jobs, derived from one of the installation's.
+
+    Who knows a queue's secret can make no messages of other queues, and none of an earlier or a later version.
+    """
+    text = f"trainmaster webhook\n{queue}\n{version}".encode()
+    return "whsec_" + urlsafe_b64encode(hmac.new(root.encode(), text, hashlib.sha256).digest()).decode().rstrip("=")
 
 
 def sign(secrets: Sequence[str], moment: int, body: bytes) -> str:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainmaster.dispatcher.services import pricing
-from trainmaster.dispatcher.store import bursts, datasets, keys, prices
+from trainmaster.dispatcher.store import bursts, datasets, keys, outbox, prices
 from trainmaster.dispatcher.store import tenants as store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.durations import parse_duration
@@ -75,6 +75,7 @@ async def delete_queue(tx: Transaction, path: str) -> None:
     if named:
         raise ProblemError(Code.IN_USE, f"queue {path!r} is named by burst policy {named[0]}; take it out there first")
     await store.delete_queue(tx, row.id)
+    await outbox.rotate_secret(tx, path, 0.0)  # another queue of this path may be somebody else's
 
 
 async def put_class(tx: Transaction, spec: PriorityClassSpec) -> None:

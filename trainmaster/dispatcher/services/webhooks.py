@@ -14,20 +14,31 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
+from pydantic import field_validator
 
 from trainmaster.dispatcher.domain.redaction import of_queue, rendered_json
-from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence, RefusedAddressError, Target, sign
+from trainmaster.dispatcher.domain.webhooks import (
+    AddressPolicy,
+    Persistence,
+    RefusedAddressError,
+    Target,
+    secret_of,
+    sign,
+)
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store import outbox, tenants
 from trainmaster.dispatcher.store.database import Database, Row, Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.outbox import Failure, Message, Told
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError, TrainmasterError
 from trainmaster.protocol.ids import job_id
 
 log = logging.getLogger(__name__)
 
 _LONGEST_TURN_SECONDS = 30.0
+_LONGEST_OVERLAP = 30 * 86_400.0
 _USUAL_SECONDS = 0.05
 _LOOK_SECONDS = 0.5
 _GATHER_SECONDS = 0.01
@@ -43,10 +54,7 @@ def check_hooks(settings: Settings, specs: Iterable[tuple[str, bytes]]) -> None:
     Raises ProblemError WEBHOOKS_OFF, or INVALID_SPEC with a mistake for each address.
     """
     if not settings.webhook_secrets:
-        raise ProblemError(
-            Code.WEBHOOKS_OFF,
-            "this installation sends no webhooks: an admin has to set TRAINMASTER_WEBHOOK_SECRET; or leave out 'notify'",
-        )
+        raise _webhooks_off()
     policy = settings.webhook_policy
     mistakes = []
     for prefix, spec in specs:
@@ -59,6 +67,13 @@ def check_hooks(settings: Settings, specs: Iterable[tuple[str, bytes]]) -> None:
     if mistakes:
         first = f"{mistakes[0].path}: {mistakes[0].message}"
         raise ProblemError(Code.INVALID_SPEC, first, mistakes=tuple(mistakes[:50]))
+
+
+def _webhooks_off() -> ProblemError:
+    return ProblemError(
+        Code.WEBHOOKS_OFF,
+        "this installation sends no webhooks: an admin has to set TRAINMASTER_WEBHOOK_SECRET; or leave out 'notify'",
+    )
 
 
 async def tell_submitted(tx: Transaction, jobs: Iterable[tuple[int, str, str]]) -> None:
@@ -85,6 +100,7 @@ class Terms:
 
     policy: AddressPolicy
     secrets: tuple[str, ...]
+    """Of the installation: those of queues are derived from each of them."""
     persistence: Persistence
     at_once: int
     """Posts under way at the same time."""
@@ -239,9 +255,11 @@ class Relay:
     async def _deliver(self, receiver: _Receiver, message: Message, target: Target) -> None:
         # The receiver reads as the owner of the job's queue does.
         body = rendered_json(orjson.dumps(message.body), of_queue(message.body["queue"]))
+        queue = message.body["queue"]
+        secrets = [secret_of(root, queue, one) for root in self._terms.secrets for one in message.secret_versions]
         headers = {
             "Content-Type": "application/json",
-            "Trainmaster-Signature": sign(self._terms.secrets, int(self._clock()), body),
+            "Trainmaster-Signature": sign(secrets, int(self._clock()), body),
             "Trainmaster-Delivery": str(message.id),
             "Trainmaster-Event": f"{message.body['job']}/{message.seq}",
             "Trainmaster-Attempt": str(message.attempts + 1),
@@ -252,6 +270,9 @@ class Relay:
             await self._post(target, headers, body)
             self._delivered.append(message.id)
         except DeliveryError as error:
+            if error.__cause__ is not None:
+                # What a name resolves to is for admins alone.
+                log.info("a webhook message was not delivered: %s", error.__cause__, extra={"delivery": message.id})
             self._fail(message, str(error))
         except Exception as error:
             # Counted as an attempt like any other failure: left alone, the message would come back without end.
@@ -264,6 +285,53 @@ class Relay:
     def _fail(self, message: Message, error: str) -> None:
         pause = self._terms.persistence.pause(message.attempts + 1, random.random())
         self._failures.append(Failure(message, error, pause))
+
+
+# Secrets
+
+
+class RotateSecretSpec(Strict):
+    """Another secret for a queue."""
+
+    overlap: Duration = "1d"
+    """How long messages are signed with the secret before as well; at most 30 days."""
+
+    @field_validator("overlap")
+    @classmethod
+    def _ends(cls, value: str) -> str:
+        if parse_duration(value) > _LONGEST_OVERLAP:
+            raise ValueError("at most 30d")
+        return value
+
+
+async def show_secrets(tx: Transaction, settings: Settings, caller: Caller, path: str) -> dict[str, Any]:
+    """Return the secrets that sign messages of a queue's jobs. Raises ProblemError NOT_FOUND, WEBHOOKS_OFF."""
+    await _check_queue(tx, settings, caller, path)
+    return _secrets_told(settings, path, await outbox.secret_version(tx, path))
+
+
+async def rotate_secret(
+    tx: Transaction, settings: Settings, caller: Caller, path: str, spec: RotateSecretSpec
+) -> dict[str, Any]:
+    """Give a queue another secret. Raises ProblemError NOT_FOUND, WEBHOOKS_OFF."""
+    await _check_queue(tx, settings, caller, path)
+    return _secrets_told(settings, path, await outbox.rotate_secret(tx, path, parse_duration(spec.overlap)))
+
+
+async def _check_queue(tx: Transaction, settings: Settings, caller: Caller, path: str) -> None:
+    if not caller.may_use(path) or path not in await tenants.queues_by_path(tx, [path]):
+        raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
+    if not settings.webhook_secrets:
+        raise _webhooks_off()
+
+
+def _secrets_told(settings: Settings, path: str, row: outbox.SecretRow) -> dict[str, Any]:
+    current = [secret_of(root, path, row.version) for root in settings.webhook_secrets]
+    told: dict[str, Any] = {"queue": path, "version": row.version, "secrets": current}
+    if row.previous_until is not None:
+        told["previous"] = [secret_of(root, path, row.version - 1) for root in settings.webhook_secrets]
+        told["previousUntil"] = row.previous_until.isoformat()
+    return told
 
 
 # Dead letters

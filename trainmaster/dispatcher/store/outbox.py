@@ -6,7 +6,8 @@ claimed. A claim is a later ``next_at``, so that it ends by itself when the clai
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -99,6 +100,8 @@ class Message:
     body: Mapping[str, Any]
     attempts: int
     url: str | None
+    secret_versions: tuple[int, ...] = (1,)
+    """Of the secrets of the job's queue that sign it: the current one, and the one before while both are accepted."""
 
 
 async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
@@ -115,13 +118,60 @@ async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
             UPDATE outbox o SET next_at = now() + make_interval(secs => :seconds) FROM due WHERE o.id = due.id
             RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts
         )
-        SELECT c.*, s.spec->'notify'->(c.hook::int)->>'url' AS url
-        FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id ORDER BY c.id
+        SELECT c.*, s.spec->'notify'->(c.hook::int)->>'url' AS url,
+               coalesce(w.version, 1) AS version, coalesce(w.previous_until > now(), false) AS overlaps
+        FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id
+        LEFT JOIN webhook_secrets w ON w.path = c.body->>'queue' ORDER BY c.id
         """,
         limit=limit,
         seconds=seconds,
     )
-    return [Message(row.id, row.job_id, row.hook, row.seq, row.body, row.attempts, row.url) for row in rows]
+    return [
+        Message(
+            row.id,
+            row.job_id,
+            row.hook,
+            row.seq,
+            row.body,
+            row.attempts,
+            row.url,
+            (row.version, row.version - 1) if row.overlaps else (row.version,),
+        )
+        for row in rows
+    ]
+
+
+class SecretRow(NamedTuple):
+    """The version of a queue's secret, and until when the one before counts, if it does."""
+
+    version: int
+    previous_until: datetime | None
+
+
+async def secret_version(tx: Transaction, path: str) -> SecretRow:
+    row = await tx.first(
+        """
+        SELECT version, CASE WHEN previous_until > now() THEN previous_until END AS previous_until
+        FROM webhook_secrets WHERE path = :path
+        """,
+        path=path,
+    )
+    return SecretRow(1, None) if row is None else SecretRow(row.version, row.previous_until)
+
+
+async def rotate_secret(tx: Transaction, path: str, overlap_seconds: float) -> SecretRow:
+    """Let a queue have another secret; the one before counts for so long."""
+    row = await tx.one(
+        """
+        INSERT INTO webhook_secrets (path, version, previous_until)
+        VALUES (:path, 2, now() + make_interval(secs => :seconds))
+        ON CONFLICT (path) DO UPDATE SET version = webhook_secrets.version + 1, previous_until = excluded.previous_until
+        RETURNING version, CASE WHEN previous_until > now() THEN previous_until END AS previous_until
+        """,
+        path=path,
+        seconds=overlap_seconds,
+    )
+    return SecretRow(row.version, row.previous_until)
 
 
 async def delete(tx: Transaction, ids: Sequence[int]) -> None:

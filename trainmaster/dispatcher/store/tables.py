@@ -145,6 +145,15 @@ queues = Table(
     _now(),
 )
 
+webhook_secrets = Table(
+    "webhook_secrets",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("previous_until", DateTime(timezone=True)),
+    comment="Of queues whose secret was changed; kept when the queue is removed, so that another one of its path gets another.",
+)
+
 clusters = Table(
     "clusters",
     metadata,

@@ -82,9 +82,9 @@ class Poster:
         except TimeoutError as error:
             raise DeliveryError(f"{target.host} took longer than {self._whole:g} s") from error
         except RefusedAddressError as error:
-            raise DeliveryError(f"{target.host} is not allowed: {error}") from error
+            raise _nowhere(target) from error
         except OSError as error:
-            raise DeliveryError(f"{target.host} cannot be looked up: {error}") from error
+            raise _nowhere(target) from error
         except httpx.TimeoutException as error:
             raise DeliveryError(f"{target.host} did not answer within {self._timeout:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -151,3 +151,11 @@ class Poster:
         if key not in self._transports:
             self._transports[key] = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=self._limits)
         return self._transports[key]
+
+
+def _nowhere(target: Target) -> DeliveryError:
+    """Return the same error for a name that is not found and for one of an address that is not allowed.
+
+    Whoever may submit a job reads it, and must not learn which names there are inside, nor what they resolve to.
+    """
+    return DeliveryError(f"{target.host} has no address that messages may go to")
