@@ -8,7 +8,7 @@ from typing import Any
 SAFE_CONTEXT: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 RICH: dict[str, Any] = {
-    "metadata": {"labels": {"team": "vision"}, "annotations": {"example.com/note": "nightly"}},
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "nightly"}},
     "spec": {
         "automountServiceAccountToken": False,
         "activeDeadlineSeconds": 600,

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template, check_role
+from trainmaster.protocol.jobs import Role
 
 RESTRICTED = AdmissionPolicy()
 BASELINE = AdmissionPolicy(level="baseline")
@@ -18,7 +20,7 @@ GONE = object()
 
 _SAFE_CONTEXT: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _SAFE_POD: dict[str, Any] = {
-    "metadata": {"labels": {"team": "vision"}, "annotations": {"example.com/note": "nightly"}},
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "nightly"}},
     "spec": {
         "automountServiceAccountToken": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -312,9 +314,7 @@ ALLOWED_WHEN_RESTRICTED: dict[str, dict[str, Any]] = {
     "a probe of itself": spec_with("containers", 0, "livenessProbe", value={"httpGet": {"port": 80, "path": "/"}}),
     "names for addresses": spec_with("hostAliases", value=[{"ip": "10.0.0.1", "hostnames": ["store"]}]),
     "the default service account without token": spec_with("serviceAccountName", value="default"),
-    "a claim": volume("persistentVolumeClaim", claimName="datasets"),
     "an image as a volume": volume("image", reference="example/weights:1"),
-    "a config map in a projected volume": volume("projected", sources=[{"configMap": {"name": "c"}}]),
     "a domain that only ends like a reserved one": pod_with("metadata", "labels", "notvolcano.sh/a", value="b"),
     "a toleration": spec_with(
         "tolerations", value=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]
@@ -398,7 +398,11 @@ STRUCTURES: dict[str, tuple[tuple[str | int, ...], object, str]] = {
         {"exec": {"command": ["x"]}, "tcpSocket": {"port": 1}},
         "livenessProbe",
     ),
-    "a toleration without a key": (("tolerations",), [{"effect": "NoSchedule"}], "tolerations[0].operator"),
+    "a value for a toleration that takes none": (
+        ("tolerations",),
+        [{"key": "gpu", "operator": "Exists", "value": "x"}],
+        "tolerations[0].value",
+    ),
     "a label that is no label": (("nodeSelector",), {"disk type": "ssd"}, "nodeSelector.disk type"),
     "an address that is none": (("hostAliases",), [{"ip": "10.0.0", "hostnames": ["a"]}], "hostAliases[0].ip"),
     "an unknown field far inside": (("volumes", 0, "emptyDir"), {"size": "1Gi"}, "emptyDir.size"),
@@ -411,6 +415,195 @@ def test_a_template_that_makes_no_pod_is_refused_where_it_is_wrong(case: str) ->
     found = paths(spec_with(*path, value=value), RESTRICTED)
     assert len(found) == 1
     assert found[0].endswith(where)
+
+
+_POD_TERM = {"labelSelector": {"matchLabels": {"team": "vision"}}, "topologyKey": "zone"}
+
+
+def _pod_rule(kind: str, **fields: Any) -> dict[str, Any]:
+    return spec_with("affinity", value={kind: {REQUIRED: [{**_POD_TERM, **fields}]}})
+
+
+ALLOWED_BY_NAME: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "a config map as a volume": (
+        volume("configMap", name="train-conf"),
+        "configMap.name",
+        {"config_maps": ("train-*",)},
+    ),
+    "a config map in a projected volume": (
+        volume("projected", sources=[{"configMap": {"name": "train-conf"}}]),
+        "configMap.name",
+        {"config_maps": ("train-conf",)},
+    ),
+    "a config map as environment": (
+        spec_with("containers", 0, "envFrom", value=[{"configMapRef": {"name": "train-conf"}}]),
+        "configMapRef.name",
+        {"config_maps": ("*",)},
+    ),
+    "a variable of a config map": (
+        spec_with(
+            "containers", 0, "env", value=[{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
+        ),
+        "configMapKeyRef.name",
+        {"config_maps": ("c",)},
+    ),
+    "a claim": (volume("persistentVolumeClaim", claimName="datasets"), "claimName", {"claims": ("datasets",)}),
+    "a copy of a claim": (
+        volume(
+            "ephemeral",
+            volumeClaimTemplate={
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "dataSource": {"kind": "PersistentVolumeClaim", "name": "datasets"},
+                    "resources": {"requests": {"storage": "1Gi"}},
+                }
+            },
+        ),
+        "dataSource.name",
+        {"claims": ("data*",)},
+    ),
+    "a CSI driver": (volume("csi", driver="secrets.example.com"), "csi.driver", {"csi_drivers": ("secrets.*",)}),
+    "a claim of a device": (
+        spec_with("resourceClaims", value=[{"name": "gpu", "resourceClaimName": "big"}]),
+        "resourceClaimName",
+        {"resource_claims": ("big",)},
+    ),
+    "an annotation of Multus": (
+        pod_with("metadata", "annotations", "k8s.v1.cni.cncf.io/networks", value="storage"),
+        "[k8s.v1.cni.cncf.io/networks]",
+        {"annotations": ("k8s.v1.cni.cncf.io/networks",)},
+    ),
+    "an annotation of CRI-O": (
+        pod_with("metadata", "annotations", "io.kubernetes.cri-o.userns-mode", value="auto"),
+        "[io.kubernetes.cri-o.userns-mode]",
+        {"annotations": ("io.kubernetes.cri-o.*",)},
+    ),
+    "a label of a workload identity": (
+        pod_with("metadata", "labels", "azure.workload.identity/use", value="true"),
+        "[azure.workload.identity/use]",
+        {"labels": ("azure.workload.identity/*",)},
+    ),
+    "every taint": (
+        spec_with("tolerations", value=[{"operator": "Exists"}]),
+        "tolerations[0]",
+        {"tolerations": ("*",)},
+    ),
+    "the taint of control planes": (
+        spec_with("tolerations", value=[{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]),
+        "tolerations[0].key",
+        {"tolerations": ("node-role.kubernetes.io/*",)},
+    ),
+    "nodes of the control plane": (
+        spec_with("nodeSelector", value={"node-role.kubernetes.io/control-plane": ""}),
+        "control-plane]",
+        {"node_labels": ("node-role.kubernetes.io/control-plane",)},
+    ),
+    "nodes of the control plane by affinity": (
+        spec_with("affinity", value=_node_term({"key": "node-role.kubernetes.io/master", "operator": "Exists"})),
+        "matchExpressions[0].key",
+        {"node_labels": ("*",)},
+    ),
+    "more containers": (
+        spec_with(
+            "containers",
+            value=[
+                {"name": f"c{number}", "image": "x", "securityContext": copy.deepcopy(_SAFE_CONTEXT)}
+                for number in range(16)
+            ],
+        ),
+        "spec.containers",
+        {"most_containers": 17},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED_BY_NAME)
+def test_refused_unless_the_policy_names_it(case: str) -> None:
+    template, where, allowed = ALLOWED_BY_NAME[case]
+    found = paths(template, RESTRICTED)
+    assert len(found) == 1
+    assert found[0].endswith(where)
+    assert check_pod_template(template, AdmissionPolicy(**allowed)) == ()
+
+
+NEVER_ALLOWED: dict[str, tuple[dict[str, Any], str]] = {
+    "pods of other namespaces kept away": (_pod_rule("podAntiAffinity", namespaceSelector={}), "namespaceSelector"),
+    "pods of a named namespace": (_pod_rule("podAffinity", namespaces=["kube-system"]), "namespaces"),
+    "all pods kept away": (_pod_rule("podAntiAffinity", labelSelector={}), "labelSelector"),
+    "pods of others kept away": (
+        _pod_rule("podAntiAffinity", labelSelector={"matchLabels": {"team": "speech"}}),
+        "matchLabels.team",
+    ),
+    "all pods with a label kept away": (
+        _pod_rule("podAntiAffinity", labelSelector={"matchExpressions": [{"key": "team", "operator": "Exists"}]}),
+        "matchExpressions[0]",
+    ),
+    "a volume of somebody": (
+        volume("ephemeral", volumeClaimTemplate={"spec": {"volumeName": "pv-1"}}),
+        "spec.volumeName",
+    ),
+    "data of another namespace": (
+        volume(
+            "ephemeral",
+            volumeClaimTemplate={
+                "spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "d", "namespace": "other"}}
+            },
+        ),
+        "dataSourceRef.namespace",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEVER_ALLOWED)
+def test_refused_whatever_the_policy_names(case: str) -> None:
+    template, where = NEVER_ALLOWED[case]
+    everything = AdmissionPolicy(
+        claims=("*",), config_maps=("*",), node_labels=("*",), tolerations=("*",), labels=("*",)
+    )
+    found = paths(template, everything)
+    assert len(found) == 1
+    assert found[0].endswith(where)
+
+
+def test_a_gang_may_keep_its_own_members_apart_and_stay_off_control_planes() -> None:
+    apart = _pod_rule("podAntiAffinity")
+    apart["spec"]["affinity"] |= _node_term(
+        {"key": "node-role.kubernetes.io/control-plane", "operator": "DoesNotExist"}
+    )
+    assert check_pod_template(apart, RESTRICTED) == ()
+
+
+def test_images_are_held_to_the_beginnings_that_a_policy_names_in_templates_of_both_kinds() -> None:
+    policy = AdmissionPolicy(images=("example/*",))
+    pod = spec_with("containers", 0, "image", value="evil/miner:1")
+    assert paths(pod, policy) == ["spec.containers[0].image"]
+    role = Role.model_validate({"name": "main", "template": {"image": "evil/miner:1", "command": ["x"]}})
+    assert [one.path for one in check_role(role, policy)] == ["template.image"]
+    assert check_role(role, RESTRICTED) == ()
+
+
+def test_a_plain_template_is_held_to_the_same_nodes_as_a_pod() -> None:
+    role = Role.model_validate(
+        {
+            "name": "main",
+            "template": {
+                "tolerations": [{"operator": "Exists"}],
+                "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+                "nodeAffinity": [{"key": "kubernetes.io/role", "operator": "In", "values": ["master"]}],
+            },
+        }
+    )
+    assert [one.path for one in check_role(role, RESTRICTED)] == [
+        "template.tolerations[0]",
+        "template.nodeSelector[node-role.kubernetes.io/control-plane]",
+        "template.nodeAffinity[0].key",
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["", "a*b", "**", "a b"])
+def test_a_pattern_is_a_name_or_a_beginning(pattern: str) -> None:
+    with pytest.raises(ValidationError):
+        AdmissionPolicy(secrets=(pattern,))
 
 
 def test_an_allowed_service_account_may_have_its_token() -> None:
@@ -438,7 +631,10 @@ def test_allowed_secrets_may_be_used_wherever_a_secret_can_be() -> None:
 def test_a_policy_narrows_the_types_of_volumes() -> None:
     policy = AdmissionPolicy(volume_types=("emptyDir",))
     assert check_pod_template(_SAFE_POD, policy) == ()
-    assert paths(volume("persistentVolumeClaim", claimName="c"), policy) == ["spec.volumes[0].persistentVolumeClaim"]
+    assert paths(volume("persistentVolumeClaim", claimName="c"), policy) == [
+        "spec.volumes[0].persistentVolumeClaim",
+        "spec.volumes[0].persistentVolumeClaim.claimName",
+    ]
 
 
 def test_a_list_of_volume_types_does_not_widen_the_level() -> None:

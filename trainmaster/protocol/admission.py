@@ -8,17 +8,20 @@ judged before a tenant can use it.
 # ruff: noqa: SIM905 -- lists of words are read more easily than one name a line
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
-from trainmaster.protocol.base import Strict
+from trainmaster.protocol.admission_policy import AdmissionPolicy, is_allowed
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.jobs import Role
+from trainmaster.protocol.pod_allowances import check_allowances, check_image, check_node_label, check_toleration
 from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
 from trainmaster.protocol.pod_structure import check_structure
 from trainmaster.protocol.untrusted import Node, is_too_large, shown
 
-__all__ = ["AdmissionPolicy", "check_pod_template", "pod_requests"]
+__all__ = ["AdmissionPolicy", "check_pod_template", "check_role", "pod_requests"]
 
+DEFAULT = AdmissionPolicy()
 MOST_MISTAKES = 100
 """How many mistakes are told at once: the answer must stay small, however large the template is."""
 
@@ -41,23 +44,36 @@ _RESERVED_KEYS = frozenset(("applicationId", "pod-group-name", "queue", "spark-a
 """Keys without a domain that schedulers obey: of YuniKorn all but ``pod-group-name``, which is KAI's."""
 
 
-class AdmissionPolicy(Strict):
-    """What the tenants of a queue, or of a cluster, may put into pod templates. The default allows the least."""
+def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:
+    """Return what ``policy`` refuses of what a role runs, with paths from the role on; without one, what no policy allows."""
+    if role.pod_template is not None:
+        found = check_pod_template(role.pod_template, policy)
+        return tuple(Mistake(path=f"podTemplate.{one.path}", message=one.message) for one in found)
+    if role.template is None or policy is None or (policy == DEFAULT and not _chooses_nodes(role)):
+        return ()
+    mistakes: list[Mistake] = []
+    template = Node(role.template.model_dump(mode="json", by_alias=True), "template", mistakes)
+    check_image(template.get("image"), policy)
+    for toleration in template.get("tolerations").items():
+        check_toleration(toleration, policy)
+    for key, value in template.get("nodeSelector").entries():
+        check_node_label(value, key, policy)
+    for term in template.get("nodeAffinity").items():
+        label = term.get("key")
+        if isinstance(label.value, str) and term.get("operator").value not in ("NotIn", "DoesNotExist"):
+            check_node_label(label, label.value, policy)
+    return tuple(mistakes)
 
-    level: Literal["restricted", "baseline"] = "restricted"
-    service_accounts: tuple[str, ...] = ()
-    """Service accounts that members may act as; only these may have their token mounted."""
-    secrets: tuple[str, ...] = ()
-    """Secrets that members may read, or pull images with."""
-    volume_types: tuple[str, ...] | None = None
-    """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
-    runtime_classes: tuple[str, ...] = ()
+
+def _chooses_nodes(role: Role) -> bool:
+    of = role.template
+    return of is not None and bool(of.tolerations or of.node_selector or of.node_affinity)
 
 
-def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy) -> tuple[Mistake, ...]:
+def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:
     """What ``policy`` refuses in a pod template (``metadata`` and ``spec``); empty when the template is allowed.
 
-    Never raises: what has the wrong shape is a mistake, too. Tells the first 100 mistakes.
+    Without a policy: what no policy allows. Never raises: what has the wrong shape is a mistake, too. Tells the first 100 mistakes.
     """
     if is_too_large(template):
         return (Mistake(path="", message="has too many values for a pod template"),)
@@ -67,13 +83,15 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy) -> tup
     check_structure(root)
     _check_fields(pod)
     _check_metadata(root.get("metadata"))
-    for control in RESTRICTED if policy.level == "restricted" else BASELINE:
+    for control in RESTRICTED if policy is not None and policy.level == "restricted" else BASELINE:
         if len(mistakes) < 10 * MOST_MISTAKES:  # more would be dropped; somebody wants to keep us busy
             control(pod)
-    _check_service_account(pod, policy)
-    _check_secrets(pod, policy)
-    _check_volume_types(pod, policy)
-    _check_runtime_class(pod, policy)
+    if policy is not None:
+        _check_service_account(pod, policy)
+        _check_secrets(pod, policy)
+        _check_volume_types(pod, policy)
+        _check_runtime_class(pod, policy)
+        check_allowances(root.get("metadata"), pod, policy)
     _check_environment(pod)
     read_requests(pod.spec)
     return tuple(dict.fromkeys(mistakes))[:MOST_MISTAKES]
@@ -106,9 +124,9 @@ def _check_service_account(pod: Pod, policy: AdmissionPolicy) -> None:
         name = pod.spec.get(key).text()
         if name:
             names.append(name)
-            if name != "default" and name not in policy.service_accounts:
+            if name != "default" and not is_allowed(name, policy.service_accounts):
                 pod.spec.get(key).refuse(f"service account {shown(name)} is not allowed here")
-    if all(name in policy.service_accounts for name in names or ["default"]):
+    if all(is_allowed(name, policy.service_accounts) for name in names or ["default"]):
         return
     mount = pod.spec.get("automountServiceAccountToken")
     if mount.flag():
@@ -130,7 +148,7 @@ def _check_secrets(pod: Pod, policy: AdmissionPolicy) -> None:
         text = name.text()
         if not text:
             name.refuse("must name a secret")
-        elif text not in policy.secrets:
+        elif not is_allowed(text, policy.secrets):
             name.refuse(f"secret {shown(text)} is not allowed here")
 
 
@@ -162,7 +180,7 @@ def _check_volume_types(pod: Pod, policy: AdmissionPolicy) -> None:
 def _check_runtime_class(pod: Pod, policy: AdmissionPolicy) -> None:
     runtime_class = pod.spec.get("runtimeClassName")
     name = runtime_class.text()
-    if name is not None and name not in policy.runtime_classes:
+    if name is not None and not is_allowed(name, policy.runtime_classes):
         runtime_class.refuse(f"runtime class {shown(name)} is not allowed here")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Lenient, Name40, QueuePath, Strict, Timestamp, bounded
 from trainmaster.protocol.bursting import HoursSpec
@@ -68,6 +69,8 @@ class QueueSpec(Strict):
     ``domain.priority_classes``."""
     profile: Profile | None = None
     """By what the best cluster for its jobs is found; of this queue and those below it that say nothing."""
+    admission: AdmissionPolicy | None = None
+    """What jobs of this queue, and of those below it that say nothing, may use of a cluster; without any, the default."""
     description: Annotated[str, StringConstraints(max_length=1000)] = ""
 
     @model_validator(mode="before")

@@ -13,15 +13,15 @@ from pydantic import ValidationError
 
 from trainmaster.dispatcher.domain.default_requests import with_requests
 from trainmaster.dispatcher.domain.shapes import shape_bytes
-from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, RequeueAfter
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, RequeueAfter, Role
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.parameters import check_sets
 from trainmaster.protocol.states import JobState
 
-_MOST_MISTAKES = 50
+MOST_MISTAKES = 50
 _LONGEST_SPEC = 1_048_576
 """Bytes; what Kubernetes lets an object have."""
 _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
@@ -44,6 +44,8 @@ class PreparedSpec:
     grace_seconds: float
     tells_submitted: bool = False
     """Whether a webhook is told of the state in which the job begins."""
+    refused: tuple[Mistake, ...] = ()
+    """What the default admission policy refuses; it counts where the queue has no policy."""
 
     @property
     def first_state(self) -> JobState:
@@ -73,13 +75,15 @@ class Prepared:
         items = [{"id": item} for item in ids]
         return {"jobs": items} if self.many else items[0]
 
+    def paths(self) -> list[str]:
+        """The path of each specification in the submission."""
+        if self.parameters is not None:
+            return ["job"]
+        return [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
+
     def hooked(self) -> list[tuple[str, bytes]]:
         """Specifications with webhooks, each with its path in the submission."""
-        if self.parameters is not None:
-            paths = ["job"]
-        else:
-            paths = [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
-        return [(path, spec.spec) for path, spec in zip(paths, self.specs, strict=True) if spec.notifies]
+        return [(path, spec.spec) for path, spec in zip(self.paths(), self.specs, strict=True) if spec.notifies]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +135,21 @@ def prepare(body: bytes, most: Most) -> Prepared:
 def _only(value: dict[str, Any], *known: str) -> None:
     unknown = [key for key in value if key not in known]
     if unknown:
-        raise _mistaken(Mistake(path=unknown[0], message="this field is not known"))
+        raise mistaken(Mistake(path=unknown[0], message="this field is not known"))
 
 
 def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
     items = value.get(key)
     if not isinstance(items, list) or not items:
-        raise _mistaken(Mistake(path=key, message=f"must be a list of at least one {what}"))
+        raise mistaken(Mistake(path=key, message=f"must be a list of at least one {what}"))
     if len(items) > most:
         raise ProblemError(Code.INVALID_SPEC, f"{len(items)} {what}s in one call, at most {most} are allowed")
     return items
 
 
-def _mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
-    shown = mistakes[:_MOST_MISTAKES]
+def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
+    """Return the refusal of a body with these mistakes, of which the first 50 are told."""
+    shown = mistakes[:MOST_MISTAKES]
     first = f"{shown[0].path}: {shown[0].message}"
     return ProblemError(
         code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
@@ -156,13 +161,13 @@ def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
     prepared = _prepare_all([value.get("job")], ["job"], most, many=True)
     parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
     if mistakes:
-        raise _mistaken(*mistakes)
+        raise mistaken(*mistakes)
     return Prepared(True, prepared.specs, prepared.shapes, parameters)
 
 
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
     prepared = Prepared(many, [], {})
-    checked: dict[bytes, tuple[Mistake, ...]] = {}
+    checked: Checked = {}
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -172,15 +177,16 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
             mistakes.extend(mistakes_of(error, prefix))
         else:
             mistakes.extend(_grace(spec, prefix))
-            problems = _admission(spec, prefix, checked)
+            problems, unless_allowed = _admission(spec, prefix, checked)
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
-                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes))
-        if len(mistakes) >= _MOST_MISTAKES:
+                told = tuple(unless_allowed[:MOST_MISTAKES])
+                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, told))
+        if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:
-        raise _mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
+        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
     return prepared
 
 
@@ -192,32 +198,59 @@ def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
     return [Mistake(path=path, message="is at most 10m: others wait for the places of members that end")]
 
 
-def _admission(spec: JobSpec, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]) -> list[Mistake]:
-    """``checked``: what was found in templates of this call; thousands of jobs have one template."""
-    out: list[Mistake] = []
+Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]
+"""By template: what no policy allows, and what the default policy does not."""
+
+
+def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mistake], list[Mistake]]:
+    """What no policy allows, and what the default policy refuses, which the queue's may allow.
+
+    ``checked``: what was found in templates of this call; thousands of jobs have one template.
+    """
+    never: list[Mistake] = []
+    refused: list[Mistake] = []
     for index, role in enumerate(spec.roles):
-        if role.pod_template is None:
-            continue
-        path = f"{prefix}.roles[{index}].podTemplate" if prefix else f"roles[{index}].podTemplate"
-        out.extend(
-            Mistake(path=f"{path}.{found.path}", message=found.message)
-            for found in _mistakes_in(role.pod_template, checked)
-        )
-    return out
+        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
+        for found, into in zip(_mistakes_in(role, checked), (never, refused), strict=True):
+            into.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in found)
+    return never, refused
 
 
-def _mistakes_in(template: dict[str, Any], checked: dict[bytes, tuple[Mistake, ...]]) -> tuple[Mistake, ...]:
+def _mistakes_in(role: Role, checked: Checked) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
+    if role.pod_template is None:
+        return (), check_role(role, DEFAULT)
     try:
-        key = orjson.dumps(template)
+        key = orjson.dumps(role.pod_template)
     except orjson.JSONEncodeError:  # nested too deep, or numbers that JSON has no room for
-        return check_pod_template(template, AdmissionPolicy())
+        return _both(role)
     found = checked.get(key)
     if found is None:
-        found = checked[key] = check_pod_template(template, AdmissionPolicy())
+        found = checked[key] = _both(role)
     return found
 
 
-def _prepared(spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes]) -> PreparedSpec:
+def _both(role: Role) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
+    refused = check_role(role, DEFAULT)
+    return (check_role(role, None), refused) if refused else ((), ())
+
+
+def refused_by(
+    policy: AdmissionPolicy, spec: bytes, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]
+) -> list[Mistake]:
+    """What a queue's policy refuses in a stored specification. ``checked``: what this policy refused in roles before."""
+    out: list[Mistake] = []
+    for index, raw in enumerate(orjson.loads(spec)["roles"]):
+        key = orjson.dumps(raw)
+        if key not in checked:
+            checked[key] = check_role(Role.model_validate(raw), policy)
+        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
+        out.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in checked[key])
+    return out
+
+
+def _prepared(
+    spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes], refused: tuple[Mistake, ...] = ()
+) -> PreparedSpec:
     try:
         spec = with_requests(spec, most.default_requests)
         shape, shape_hash = shape_bytes(spec)
@@ -230,7 +263,7 @@ def _prepared(spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes]
         raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
     if len(whole) > _LONGEST_SPEC:
         message = f"the specification has {len(whole)} bytes, at most {_LONGEST_SPEC} are allowed"
-        raise _mistaken(Mistake(path=prefix or "(whole)", message=message))
+        raise mistaken(Mistake(path=prefix or "(whole)", message=message))
     shapes.setdefault(shape_hash, shape)
     wait = spec.on_disconnect
     first = JobState.HELD if spec.suspend else JobState.QUEUED
@@ -247,4 +280,5 @@ def _prepared(spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes]
         tells_submitted=any(first in hook.states for hook in spec.notify),
         disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
         grace_seconds=spec.grace_seconds,
+        refused=refused,
     )

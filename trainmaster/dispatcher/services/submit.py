@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from trainmaster.dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster.dispatcher.services import webhooks
-from trainmaster.dispatcher.services.preparing import Prepared, PreparedSpec
+from trainmaster.dispatcher.services.preparing import MOST_MISTAKES, Prepared, PreparedSpec, mistaken, refused_by
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import jobs as store
 from trainmaster.dispatcher.store import tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
+from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.durations import format_duration, parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
@@ -146,6 +147,7 @@ def _check(
     for path in sorted({spec.queue for spec in one.prepared.specs}):
         _check_queue(one.caller, path, queues)
         _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)
+    _check_admission(one, queues)
     default = next((row.spec.name for row in classes.values() if row.spec.default), "")
     out = {}
     for named, path in {(spec.priority_class, spec.queue) for spec in one.prepared.specs}:
@@ -167,6 +169,31 @@ def _check_grace(path: str, seconds: float, queues: Mapping[str, tenants.QueueRo
         if most is not None and seconds > parse_duration(most):
             message = f"stopGrace is at most {most} in queue {above!r}, not {format_duration(seconds)}"
             raise ProblemError(Code.INVALID_SPEC, message, mistakes=(Mistake(path="stopGrace", message=message),))
+
+
+def _check_admission(one: Submission, queues: dict[str, tenants.QueueRow]) -> None:
+    """Hold a submission to the admission policies of its queues, each looked up once. Raises ProblemError."""
+    policies = {path: policy_of(path, queues) for path in {spec.queue for spec in one.prepared.specs}}
+    if not any(policies.values()) and not any(spec.refused for spec in one.prepared.specs):
+        return
+    mistakes: list[Mistake] = []
+    checked: dict[str, dict[bytes, tuple[Mistake, ...]]] = {path: {} for path in policies}
+    for where, spec in zip(one.prepared.paths(), one.prepared.specs, strict=True):
+        policy = policies[spec.queue]
+        if policy is None:
+            mistakes += spec.refused
+        else:
+            mistakes += refused_by(policy, spec.spec, where, checked[spec.queue])
+        if len(mistakes) >= MOST_MISTAKES:
+            break
+    if mistakes:
+        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED)
+
+
+def policy_of(path: str, queues: Mapping[str, tenants.QueueRow]) -> AdmissionPolicy | None:
+    """Return the admission policy of a queue: its own, or that of the nearest queue above it; None: the default."""
+    own = (queues[one].spec.admission for one in _ancestry(path) if one in queues)
+    return next((policy for policy in own if policy is not None), None)
 
 
 def classes_of(

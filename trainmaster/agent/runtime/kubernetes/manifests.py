@@ -12,7 +12,7 @@ from trainmaster.agent.placement.port import Gang, GangRole, KubeObject, Placeme
 from trainmaster.agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster.agent.runtime.kubernetes.facts import Facts
 from trainmaster.agent.runtime.kubernetes.record import Record, run_labels
-from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
+from trainmaster.protocol.admission import AdmissionPolicy, check_role
 from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
@@ -62,15 +62,13 @@ class Manifests:
         return len(self._roster.everyone)
 
     def mistakes(self) -> tuple[Mistake, ...]:
-        """What the admission policy of this cluster refuses in the pod templates of the job."""
+        """What the admission policy of this cluster refuses in the templates of the job."""
         found: list[Mistake] = []
         for role in self._facts.spec.roles:
-            if role.pod_template is not None:
-                where = f"roles.{role.name}.podTemplate"
-                found += (
-                    Mistake(path=f"{where}.{one.path}", message=one.message)
-                    for one in check_pod_template(role.pod_template, self._policy)
-                )
+            found += (
+                Mistake(path=f"roles.{role.name}.{one.path}", message=one.message)
+                for one in check_role(role, self._policy)
+            )
         return tuple(found)
 
     def objects(self) -> tuple[KubeObject, ...]:

@@ -1,0 +1,60 @@
+"""What a queue, or a cluster, allows in what its jobs run: declared data, and how names are compared with it."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trainmaster.protocol.base import Strict
+
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
+"""A name, or the beginning of names with ``*`` behind it; ``*`` alone is every name."""
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
+
+MOST_CONTAINERS = 16
+HARMLESS_ANNOTATIONS = (
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "kubectl.kubernetes.io/default-container",
+    "prometheus.io/*",
+    "container.apparmor.security.beta.kubernetes.io/*",
+    "container.seccomp.security.alpha.kubernetes.io/*",
+    "seccomp.security.alpha.kubernetes.io/pod",
+)
+"""Annotations with a domain that need no allowance; the values of the last three are judged by the Pod Security Standards."""
+
+
+class AdmissionPolicy(Strict):
+    """What pod templates and templates may use. The default allows the least. Lists hold names, or beginnings as ``data-*``."""
+
+    level: Literal["restricted", "baseline"] = "restricted"
+    service_accounts: Patterns = ()
+    """Service accounts that members may act as; only these may have their token mounted."""
+    secrets: Patterns = ()
+    """Secrets that members may read, or pull images with."""
+    config_maps: Patterns = ()
+    """ConfigMaps that members may read."""
+    claims: Patterns = ()
+    """PersistentVolumeClaims that members may mount, or copy into a volume of their own."""
+    csi_drivers: Patterns = ()
+    """Drivers of inline CSI volumes."""
+    volume_types: tuple[str, ...] | None = None
+    """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
+    runtime_classes: Patterns = ()
+    resource_claims: Patterns = ()
+    """ResourceClaims and ResourceClaimTemplates (DRA)."""
+    images: Patterns = ("*",)
+    """Images, as they are written: ``registry.example.com/team/*``."""
+    annotations: Patterns = ()
+    """Annotations beside those without a domain and a few harmless ones."""
+    labels: Patterns = ()
+    """Labels of domains by which others hand out rights or change pods, such as workload identities and service meshes."""
+    tolerations: Patterns | None = None
+    """Keys of taints that may be tolerated, ``*`` for all of them at once; None: all by name but those of control planes."""
+    node_labels: Patterns | None = None
+    """Keys of node labels by which members may choose nodes; None: all but those of control planes."""
+    most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
+
+
+def is_allowed(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name is among the patterns."""
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)

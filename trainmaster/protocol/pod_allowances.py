@@ -1,0 +1,213 @@
+"""What a policy allows by name: objects of the namespace, images, annotations, nodes. Shapes are judged in ``pod_structure.py``."""
+
+from collections.abc import Iterator
+
+from trainmaster.protocol.admission_policy import HARMLESS_ANNOTATIONS, AdmissionPolicy, is_allowed
+from trainmaster.protocol.pod_security import Pod, volume_sources
+from trainmaster.protocol.untrusted import Node, shown
+
+CONTROL_PLANE = (
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+    "node-role.kubernetes.io/etcd",
+    "node.kubernetes.io/role",
+    "kubernetes.io/role",
+)
+"""Keys of the labels and taints of nodes that run control planes."""
+_POWERFUL_LABELS = (
+    "azure.workload.identity",
+    "aadpodidbinding",
+    "istio.io",
+    "linkerd.io",
+    "cilium.io",
+    "projectcalico.org",
+)
+"""Domains, with all below them, and keys of labels by which others hand out rights or change pods."""
+_ACTORS = {
+    "k8s.v1.cni.cncf.io": "Multus",
+    "cni.projectcalico.org": "Calico",
+    "nri.io": "NRI plug-ins",
+    "vault.hashicorp.com": "the Vault agent",
+    "iam.amazonaws.com": "kube2iam",
+    "eks.amazonaws.com": "AWS IAM roles",
+    "azure.workload.identity": "Azure workload identity",
+    "istio.io": "Istio",
+    "linkerd.io": "Linkerd",
+    "dapr.io": "Dapr",
+}
+_CHOOSES = ("In", "Exists", "Gt", "Lt", "")
+
+
+def check_allowances(metadata: Node, pod: Pod, policy: AdmissionPolicy) -> None:
+    """Write what the policy does not allow by name as mistakes of the document."""
+    _check_annotations(metadata.get("annotations"), policy)
+    _check_labels(metadata.get("labels"), policy)
+    if len(pod.containers) > policy.most_containers:
+        pod.spec.get("containers").refuse(f"must be at most {policy.most_containers}, init containers counted")
+    for container in pod.containers:
+        check_image(container.get("image"), policy)
+    for kind, name in _named(pod):
+        _check_name(kind, name, policy)
+    for claim in pod.spec.get("resourceClaims").items():
+        for field in ("resourceClaimName", "resourceClaimTemplateName"):
+            if claim.get(field).is_set:
+                _check_name("resource claim", claim.get(field), policy)
+    _check_claim_templates(pod)
+    for toleration in pod.spec.get("tolerations").items():
+        check_toleration(toleration, policy)
+    for key, value in pod.spec.get("nodeSelector").entries():
+        check_node_label(value, key, policy)
+    _check_affinity(pod.spec.get("affinity"), metadata.get("labels"), policy)
+
+
+def check_image(image: Node, policy: AdmissionPolicy) -> None:
+    if isinstance(image.value, str) and image.value and not is_allowed(image.value, policy.images):
+        image.refuse(f"image {shown(image.value)} is not allowed here; allowed are {', '.join(policy.images[:10])}")
+
+
+def check_toleration(toleration: Node, policy: AdmissionPolicy) -> None:
+    key = toleration.get("key").value
+    if not isinstance(key, str) or not key:
+        if policy.tolerations is None or "*" not in policy.tolerations:
+            toleration.refuse("must name the taint that is tolerated: to tolerate every taint is not allowed here")
+    elif policy.tolerations is None:
+        if key in CONTROL_PLANE:
+            toleration.get("key").refuse("the taint of control-plane nodes may not be tolerated here")
+    elif not is_allowed(key, policy.tolerations):
+        toleration.get("key").refuse(f"taint {shown(key)} may not be tolerated here")
+
+
+def check_node_label(node: Node, key: str, policy: AdmissionPolicy) -> None:
+    """Check the key of a node label by which nodes are chosen."""
+    if policy.node_labels is None:
+        if key in CONTROL_PLANE:
+            node.refuse("control-plane nodes may not be chosen here")
+    elif not is_allowed(key, policy.node_labels):
+        node.refuse(f"nodes may not be chosen by the label {shown(key)} here")
+
+
+def _is_below(key: str, domains: tuple[str, ...]) -> bool:
+    owner = key.partition("/")[0]
+    return any(owner == one or owner.endswith(f".{one}") for one in domains)
+
+
+def _check_annotations(annotations: Node, policy: AdmissionPolicy) -> None:
+    for key, value in annotations.fields():
+        has_domain = "/" in key or "." in key
+        if not has_domain or is_allowed(key, HARMLESS_ANNOTATIONS) or is_allowed(key, policy.annotations):
+            continue
+        actor = next((name for domain, name in _ACTORS.items() if _is_below(key, (domain,))), "")
+        acts = f": {actor} acts on it" if actor else ", as some program of the cluster may act on it"
+        value.refuse(f"this annotation is not allowed here{acts}")
+
+
+def _check_labels(labels: Node, policy: AdmissionPolicy) -> None:
+    for key, value in labels.fields():
+        if _is_below(key, _POWERFUL_LABELS) and not is_allowed(key, policy.labels):
+            value.refuse("this label is not allowed here: others hand out rights or change pods by it")
+
+
+_LISTS = {
+    "ConfigMap": "config_maps",
+    "claim": "claims",
+    "CSI driver": "csi_drivers",
+    "resource claim": "resource_claims",
+}
+
+
+def _check_name(kind: str, name: Node, policy: AdmissionPolicy) -> None:
+    text = name.text()
+    if not text:
+        name.refuse(f"must name a {kind}")
+    elif not is_allowed(text, getattr(policy, _LISTS[kind])):
+        name.refuse(f"{kind} {shown(text)} is not allowed here")
+
+
+def _named(pod: Pod) -> Iterator[tuple[str, Node]]:
+    """The ConfigMaps, claims and CSI drivers that a pod uses."""
+    for container in pod.containers:
+        references = [one.get("configMapRef") for one in container.get("envFrom").items()]
+        references += [one.get("valueFrom").get("configMapKeyRef") for one in container.get("env").items()]
+        for reference in references:
+            if reference.is_set:
+                yield "ConfigMap", reference.get("name")
+    for kind, source in volume_sources(pod):
+        if kind == "configMap":
+            yield "ConfigMap", source.get("name")
+        elif kind == "persistentVolumeClaim":
+            yield "claim", source.get("claimName")
+        elif kind == "csi":
+            yield "CSI driver", source.get("driver")
+        else:
+            yield from _named_inside(kind, source)
+
+
+def _named_inside(kind: str, source: Node) -> Iterator[tuple[str, Node]]:
+    if kind == "projected":
+        for one in source.get("sources").items():
+            if one.get("configMap").is_set:
+                yield "ConfigMap", one.get("configMap").get("name")
+    elif kind == "ephemeral":
+        spec = source.get("volumeClaimTemplate").get("spec")
+        for field in ("dataSource", "dataSourceRef"):
+            if spec.get(field).is_set:
+                yield "claim", spec.get(field).get("name")
+
+
+def _check_claim_templates(pod: Pod) -> None:
+    for kind, source in volume_sources(pod):
+        if kind != "ephemeral":
+            continue
+        spec = source.get("volumeClaimTemplate").get("spec")
+        for field in ("volumeName", "selector"):
+            if spec.get(field).is_set:
+                spec.get(field).refuse("must be left out: a volume that is there already may be somebody else's")
+        for field in ("dataSource", "dataSourceRef"):
+            data = spec.get(field)
+            if data.is_set and data.get("kind").value != "PersistentVolumeClaim":
+                data.get("kind").refuse("must be PersistentVolumeClaim")
+            if data.get("namespace").is_set:
+                data.get("namespace").refuse("must be left out: data of other namespaces may not be read")
+
+
+def _check_affinity(affinity: Node, labels: Node, policy: AdmissionPolicy) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    node = affinity.get("nodeAffinity")
+    terms = [*node.get(required).get("nodeSelectorTerms").items()]
+    terms += [one.get("preference") for one in node.get(preferred).items()]
+    for term in terms:
+        for expression in term.get("matchExpressions").items():
+            key = expression.get("key")
+            if isinstance(key.value, str) and expression.get("operator").value in _CHOOSES:
+                check_node_label(key, key.value, policy)
+    own = labels.value if isinstance(labels.value, dict) else {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        pods = affinity.get(kind)
+        for term in pods.get(required).items():
+            _check_pod_term(term)
+            _check_own(term, own)
+        for weighted in pods.get(preferred).items():
+            _check_pod_term(weighted.get("podAffinityTerm"))
+
+
+def _check_pod_term(term: Node) -> None:
+    for field in ("namespaces", "namespaceSelector"):
+        if term.get(field).is_set:
+            term.get(field).refuse("must be left out: pods of other namespaces are not to be counted on")
+
+
+def _check_own(term: Node, own: dict[str, object]) -> None:
+    """A hard rule may only speak of pods that carry labels of this one: it would keep others' pods away, or wait for them."""
+    selector = term.get("labelSelector")
+    wanted = dict(selector.get("matchLabels").entries())
+    expressions = selector.get("matchExpressions").items()
+    if not wanted and not expressions:
+        selector.refuse("must select pods by labels that this template sets itself")
+    for key, value in wanted.items():
+        if own.get(key) != value.value:
+            value.refuse("must be a label that this template sets itself, with the same value")
+    for expression in expressions:
+        name, values = expression.get("key").value, expression.get("values").value
+        if expression.get("operator").value != "In" or not isinstance(name, str) or values != [own.get(name)]:
+            expression.refuse("must be operator In with the value that this template itself gives the label")
