@@ -135,6 +135,17 @@ def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "no access to an API server" in result.output
 
 
+@pytest.mark.parametrize("where", ["lease: {namespace: jobs}", "recordNamespace: jobs"])
+def test_an_agent_whose_records_jobs_could_read_does_not_start(tmp_path: Path, where: str) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"cluster: east\nnamespace: jobs\n{where}\n")
+    words = ["agent", "run", "--kubernetes", str(path), "--kubeconfig", str(tmp_path / "none")]
+    result = CliRunner().invoke(app, words, env=KEY)
+    assert result.exit_code == 2
+    assert "namespace jobs is for jobs" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_only_one_sort_of_cluster_is_run_at_a_time(tmp_path: Path) -> None:
     words = ["agent", "run", "--kubernetes", "a.yaml", "--simulated", "b.yaml"]
     result = CliRunner().invoke(app, words, env=KEY)

@@ -81,6 +81,7 @@ async def run_kubernetes_agent(
     from trainmaster.agent.sync import Agent, boot_time
     from trainmaster.client.aio import AgentClient
 
+    config.home(own_namespace(config))
     access = await open_access(kubeconfig, context)
     async with asyncio.TaskGroup() as group, ApiServer(access, parallel=config.parallel) as api:
         beating = group.create_task((pulse or Pulse()).beat())
