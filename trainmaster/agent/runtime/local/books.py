@@ -101,6 +101,10 @@ class Books:
                     self._settle_room(held, plan)
         elif held.stop is not None:
             self._end_by_stop(held, held.stop)
+        elif record.damage:
+            # It may have ended, or have been asked to stop: to start it now could make a second copy.
+            self._skip_unseen(held)
+            self._end(held, RunState.RETURNED, f"the agent's records of it cannot be read: {record.damage}")
         elif record.boot != self.boot and record.start.disconnect_seconds is not None:
             message = "the machine was restarted before the members were started, and may have been away for too long"
             self._end(held, RunState.LOST, message)
@@ -235,9 +239,12 @@ class Books:
     def bury(self, held: Held) -> None:
         """Ends a run whose keeper has died and of which nothing lives any more."""
         message = "the process that kept the run was killed"
+        if held.record.damage:
+            message += f", and the agent's records of it cannot be read: {held.record.damage}"
+            self._skip_unseen(held)
         if held.record.boot != self.boot:
             message = "the machine was restarted"
-            held.status = dataclasses.replace(held.status, seq=held.status.seq + _UNSEEN_CHANGES)
+            self._skip_unseen(held)
         members = tuple(
             member.model_copy(update={"state": "stopped"}) if member.state in ("pending", "running") else member
             for member in held.status.members
@@ -247,6 +254,16 @@ class Books:
             self._end(held, held.stop.cause.ends_as, f"stopped: {held.stop.cause}; {message}")
         else:
             self._end(held, RunState.FAILED, message, FailureCategory.NODE_LOST)
+
+    def _skip_unseen(self, held: Held) -> None:
+        """Number the next status behind all that may have been reported and cannot be read any more."""
+        held.status = dataclasses.replace(held.status, seq=held.status.seq + _UNSEEN_CHANGES)
+
+    def reject(self, record: Record, message: str) -> None:
+        """Hold a run that ended as ``returned`` before anything of it was recorded: nobody will ever start it from these records."""
+        held = Held(record, accepted(record))
+        self.runs[held.run] = held
+        self._take_status(held, held.next(RunState.RETURNED, message, RunEnd(message=message)))
 
     def _admit(self, held: Held) -> None:
         """Ends a waiting run that can never start."""

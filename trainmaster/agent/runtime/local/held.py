@@ -1,12 +1,11 @@
 """A run as the agent holds it in memory, and what may be said of it before a keeper has it."""
 
-import re
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pydantic import ValidationError
 
-from trainmaster.agent.runtime.local.layout import RunPlan
+from trainmaster.agent.runtime.local.layout import RUN_NAME, RunPlan
 from trainmaster.agent.runtime.local.records import Record
 from trainmaster.agent.runtime.local.room import Room
 from trainmaster.agent.runtime.port import RunStatus, RuntimeRefusedError
@@ -14,8 +13,6 @@ from trainmaster.protocol.agent import ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.simulation.placement import Shortfall
-
-_RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Phase(Enum):
@@ -82,7 +79,7 @@ def accepted(record: Record) -> RunStatus:
 
 def check_name(run: StartRun) -> None:
     """Raises RuntimeRefusedError for an id that is no name of a directory."""
-    if not _RUN_NAME.fullmatch(run.run):
+    if not RUN_NAME.fullmatch(run.run):
         raise RuntimeRefusedError(f"{run.run!r} is not a run id; a run id looks like bert-7k2p9xq-r1")
 
 

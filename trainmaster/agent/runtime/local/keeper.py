@@ -45,9 +45,17 @@ def claim(run_dir: Path) -> bool:
     """Whether this process may start the members: the first ever to ask may, whoever else has died meanwhile."""
     try:
         lock = os.open(run_dir / KEEPER_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return False
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (run_dir / STARTED).exists():
+            # What needs room on the disk comes before the claim: without room another keeper may try later.
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(run_dir / CONTROL, 0o600)
         os.close(os.open(run_dir / STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except (BlockingIOError, FileExistsError, FileNotFoundError):
+    except OSError:
+        os.close(lock)
         return False
     return True
 
@@ -119,7 +127,6 @@ class Keeper:
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        os.mkfifo(run_dir / CONTROL, 0o600)
         self._control = os.open(run_dir / CONTROL, os.O_RDWR | os.O_NONBLOCK)
 
     def run(self) -> None:
@@ -263,13 +270,13 @@ class Keeper:
             self._heed_plan()
         try:
             wish = cast(StopWish, json.loads((self._run_dir / STOP).read_bytes()))
-        except FileNotFoundError:
-            return
-        if wish["generation"] < self._generation:
+            generation, cause = wish["generation"], StopCause(wish["cause"])
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return  # one that cannot be read is written again: the dispatcher asks until the run has ended
+        if generation < self._generation:
             return
         if wish["generation"] > self._generation:
             self._generation, self._dirty = wish["generation"], True
-        cause = StopCause(wish["cause"])
         verdict = Verdict(cause.ends_as, f"stopped: {cause}", stopped=True)
         wait = wish.get("wait", 0.0)
         if self._verdict is None and wait > 0 and self._regroup is None:

@@ -21,7 +21,9 @@ Standard library only, and little of it: the zygote imports this.
 """
 
 import os
+import re
 import time
+from math import isfinite
 from pathlib import Path
 from typing import TypedDict
 
@@ -93,6 +95,36 @@ class RunPlan(TypedDict):
     boot: str
 
 
+RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_PLAN_TYPES: dict[str, type | tuple[type, ...]] = {
+    "generation": int,
+    "seq": int,
+    "env": dict,
+    "members": list,
+    "used": dict,
+    "ports": list,
+    "time_limit": (int, float, type(None)),
+    "stop_grace": (int, float),
+    "failures": dict,
+    "success": (str, type(None)),
+    "disconnect": (int, float, type(None)),
+    "contact": (int, float),
+    "boot": str,
+}
+
+
+def is_plan(data: object, run: str) -> bool:
+    """Whether what was read is a plan of this run, as far as those who read plans go by it."""
+    if not isinstance(data, dict) or data.get("run") != run:
+        return False
+    if not all(isinstance(data.get(name), of) for name, of in _PLAN_TYPES.items()):
+        return False
+    used = all(isinstance(one, dict) and all(isinstance(n, int) for n in one.values()) for one in data["used"].values())
+    members = all(isinstance(one, dict) and {"role", "index", "node", "group"} <= one.keys() for one in data["members"])
+    return used and members and all(isinstance(port, int) for port in data["ports"])
+
+
 class StopWish(TypedDict):
     """A stop as the keeper reads it."""
 
@@ -148,9 +180,10 @@ def read_lease(state_dir: Path, boot: str) -> float | None:
     """The moment the last answered sync was sent; None if there was none in this boot."""
     try:
         asked_at, of_boot = (state_dir / LEASE).read_text(encoding="ascii").split()
-    except (FileNotFoundError, ValueError):
+        moment = float(asked_at)
+    except (FileNotFoundError, IsADirectoryError, ValueError):
         return None
-    return float(asked_at) if of_boot == boot else None
+    return moment if of_boot == boot and isfinite(moment) else None
 
 
 def poke(fifo: Path, message: bytes) -> bool:

@@ -121,9 +121,10 @@ def kill_leftovers(run: str, run_dir: Path) -> None:
 def _recorded(run_dir: Path) -> list[tuple[int, int]]:
     try:
         lines = (run_dir / PROCESSES).read_text(encoding="ascii").splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         return []
-    return [(int(pid), int(born)) for pid, born in (line.split() for line in lines)]
+    pairs = (line.split() for line in lines)
+    return [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(one.isdigit() for one in pair)]
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -15,9 +15,9 @@ from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.local import layout, logs, processes, strays
 from trainmaster.agent.runtime.local.books import Books
 from trainmaster.agent.runtime.local.config import LocalCluster
-from trainmaster.agent.runtime.local.held import Phase, check_name
+from trainmaster.agent.runtime.local.held import Held, Phase, check_name
 from trainmaster.agent.runtime.local.layout import boottime
-from trainmaster.agent.runtime.local.records import Record, Records, Sight
+from trainmaster.agent.runtime.local.records import NoSpaceError, Record, Records, Sight
 from trainmaster.agent.runtime.local.spawner import Spawner
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5
 """Seconds between looks at all runs, for what no poke tells: a keeper that was killed, a clock that has run out."""
+_SPACE = 64 * 1024
+"""Bytes that must find room on the disk before runs are taken again after it was full."""
 _ASK_AGAIN = 5.0
 """Seconds after which a keeper is asked for again: the first one may have been killed before it could do anything."""
 
@@ -41,6 +43,8 @@ class LocalRuntime:
         self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
         self._strays = strays.Strays()
         self._holder = ""
+        self._no_space = ""
+        """Why no run can be recorded now; told with the capacity, so that none is sent."""
         self._lease: float | None = None
         self._accepting: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +85,21 @@ class LocalRuntime:
         self._records.close()
 
     async def capacity(self) -> CapacityReport:
-        return self._books.room.report()
+        if self._no_space:
+            await asyncio.to_thread(self._try_space)
+        return self._books.room.report().model_copy(update={"closed": self._no_space})
+
+    def _try_space(self) -> None:
+        """See whether runs can be recorded again."""
+        path = self._records.state_dir / layout.TRASH / "space"
+        try:
+            layout.replace(path, b"x" * _SPACE, durable=False)
+            self._no_space = ""
+        except OSError as error:
+            self._no_space = f"no space is left for its records: {error}"
+        with contextlib.suppress(OSError):
+            path.with_name(path.name + ".new").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def held(self) -> dict[str, RunStatus]:
         return {run: held.status for run, held in self._books.runs.items()}
@@ -100,8 +118,13 @@ class LocalRuntime:
             record = Record(start=run, accepted_at=boottime(), boot=self._books.boot)
             try:
                 await asyncio.to_thread(self._records.create, record)
+            except NoSpaceError as error:
+                self._no_space = f"no space is left for its records: {error}"
+                self._books.reject(record, f"it could not be recorded: {error.strerror}")
+                return
             except OSError as error:
                 raise RuntimeAwayError(f"run {run.run} could not be recorded: {error}") from error
+            self._no_space = ""
             self._books.enter(record)
         finally:
             del self._accepting[run.run]
@@ -156,6 +179,9 @@ class LocalRuntime:
 
     def _listen(self) -> None:
         fifo = self._records.state_dir / layout.POKE
+        if fifo.exists() and not fifo.is_fifo():
+            contain("record", ValueError("this is no FIFO; another one takes its place"), str(fifo))
+            fifo.unlink()
         with contextlib.suppress(FileExistsError):
             os.mkfifo(fifo, 0o600)
         self._pokes = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # as a writer too, so that it never reads as ended
@@ -211,25 +237,32 @@ class LocalRuntime:
         names = [run for run, held in self._books.runs.items() if held.phase in (Phase.ASKED, Phase.KEPT)]
         for run, sight in (await asyncio.to_thread(self._sights, names)).items():
             held = self._books.runs.get(run)
-            if held is None:
-                continue
-            if sight.changed_at != held.read_at:
-                held.read_at = sight.changed_at
-                self._books.contained(held, self._books.read)
-            if sight.kept and not sight.alive:
+            if held is not None:
                 try:
-                    await self._bury(run)
-                except OSError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
-                    contain("bury", error, run=run)
-            elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
-                self._books.ask(held)
+                    await self._attend(held, sight)
+                except OSError as error:
+                    # Such as a full disk: the others are attended, and this one again soon.
+                    contain("run", error, run=run)
         for held in tuple(self._books.runs.values()):
             if held.resize is not None or (held.plan is not None and held.plan["resized"]):
                 self._books.contained(held, self._books.try_resize)
         self._books.mind_clocks(self._lease)
         self._books.fill()
+
+    async def _attend(self, held: Held, sight: Sight) -> None:
+        run = held.run
+        if sight.changed_at != held.read_at:
+            held.read_at = sight.changed_at
+            self._books.contained(held, self._books.read)
+        if sight.kept and not sight.alive:
+            try:
+                await self._bury(run)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("bury", error, run=run)
+        elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
+            self._books.ask(held)
 
     def _sights(self, runs: list[str]) -> dict[str, Sight]:
         return {run: self._records.look(run) for run in runs}
