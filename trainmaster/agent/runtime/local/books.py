@@ -34,8 +34,14 @@ class Books:
     """``ask`` requests a keeper for a run, ``changed`` hears of each change of a status."""
 
     def __init__(
-        self, records: Records, cluster: LocalCluster, ask: Callable[[str], None], changed: Callable[[], None]
+        self,
+        records: Records,
+        cluster: LocalCluster,
+        ask: Callable[[str], None],
+        changed: Callable[[], None],
+        user: tuple[int, int] | None = None,
     ) -> None:
+        self._user = user
         self.runs: dict[str, Held] = {}
         self.room = Room(cluster)
         self.boot = boot_id()
@@ -279,6 +285,8 @@ class Books:
             ports = self._ports.take(held.run, port_count(spec, held.record.start.sizes))
             plan = make_plan(held.record, spec, held.status.seq, nodes, self.room.group_of, used, ports)
             plan["resized"] = held.status.sizes is not None
+            if self._user is not None:
+                plan["user"] = list(self._user)
             self._records.write_plan(plan)
         except OSError as error:
             self._end(held, RunState.RETURNED, f"it could not be prepared: {error.strerror}")

@@ -80,6 +80,7 @@ class Crew:
         self.childless = False
         """Whether no descendant of this process is left: orphans among them become its children."""
         self._env = plan["env"]
+        self._user = plan.get("user")
         self._can_restart = any(one["action"] != "failRun" for one in plan["failures"].values())
         self._run_dir = run_dir
         self._by_pid: dict[int, Member] = {}
@@ -219,7 +220,7 @@ class Crew:
         if child == 0:
             try:
                 os.close(opener)  # else a keeper's end would not end the wait at the gate
-                _become(member, self._env, self._run_dir, gate, keeper)
+                _become(member, self._env, self._run_dir, gate, keeper, self._user)
             except BaseException as error:  # noqa: BLE001 - nothing may return into the keeper's code
                 line = f"{os.getpid()} {_why(member, error)}"[:_MOST_OF_A_MESSAGE].replace("\n", " ")
                 os.write(refusals, line.encode("utf-8", "replace") + b"\n")
@@ -228,7 +229,9 @@ class Crew:
         return child
 
 
-def _become(member: Member, common: dict[str, str], run_dir: Path, gate: int, keeper: int) -> None:
+def _become(
+    member: Member, common: dict[str, str], run_dir: Path, gate: int, keeper: int, user: list[int] | None
+) -> None:
     """Turns this fresh child into the member: a session of its own, nothing inherited, dead when its keeper is."""
     os.setsid()
     kernel.die_with_parent(keeper)
@@ -246,9 +249,26 @@ def _become(member: Member, common: dict[str, str], run_dir: Path, gate: int, ke
         own.mkdir(exist_ok=True)
         folder = str(own)
     env = {**common, **member.plan["env"], "TRAINMASTER_RESTARTS": str(member.restarts)}
+    if user is not None and member.plan["cwd"] is None:
+        os.chown(folder, *user)
+        env |= {} if "HOME" in member.plan["env"] else {"HOME": folder}
     if os.read(gate, 1):  # nothing to read: the keeper has ended
-        os.chdir(folder)
+        if member.plan["cwd"] is None:
+            os.chdir(folder)  # while it may pass through the agent's folders
+        if user is not None:
+            _give_up_rights(*user)
+            kernel.die_with_parent(keeper)  # which the kernel forgets with a change of user
+        if member.plan["cwd"] is not None:
+            os.chdir(folder)
         os.execvpe(member.plan["argv"][0], member.plan["argv"], env)  # noqa: S606 - this is what members are
+
+
+def _give_up_rights(user: int, group: int) -> None:
+    """Let this process, which is root's, be another user's for good."""
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    os.umask(0o022)
 
 
 def _why(member: Member, error: BaseException) -> str:

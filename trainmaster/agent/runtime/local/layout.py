@@ -25,7 +25,7 @@ import re
 import time
 from math import isfinite
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 RECORD = "record.json"
 PLAN = "plan.json"
@@ -93,6 +93,8 @@ class RunPlan(TypedDict):
     contact: float
     """Counts as the last contact as long as the lease says nothing."""
     boot: str
+    user: NotRequired[list[int]]
+    """Ids of the user and the group that members run as; else those of the agent."""
 
 
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

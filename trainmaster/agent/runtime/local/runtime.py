@@ -34,12 +34,15 @@ _ASK_AGAIN = 5.0
 
 
 class LocalRuntime:
-    """Runs members as processes; declared capacity is respected, gangs start together or not at all."""
+    """Runs members as processes; declared capacity is respected, gangs start together or not at all.
 
-    def __init__(self, state_dir: Path, cluster: LocalCluster) -> None:
+    ``user``: ids of the user and the group that members run as, for an agent that root runs; else they run as the agent's user.
+    """
+
+    def __init__(self, state_dir: Path, cluster: LocalCluster, user: tuple[int, int] | None = None) -> None:
         self._records = Records(state_dir)
         self._changed = News()
-        self._books = Books(self._records, cluster, self._ask, self._changed.set)
+        self._books = Books(self._records, cluster, self._ask, self._changed.set, user)
         self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
         self._strays = strays.Strays()
         self._holder = ""

@@ -1,0 +1,77 @@
+"""Members of a local cluster whose agent root runs, as another user: they reach their own folder and none of the secrets."""
+
+import os
+import pwd
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.conformance.runtime_suite import RUNS, SUCCEEDS, A, Part, start_run, until, until_over
+from tests.integration.test_local_runtime import CLUSTER, LocalLab, script
+from trainmaster.agent.runtime.local import processes
+from trainmaster.agent.runtime.local.runtime import LocalRuntime
+from trainmaster.cli.embedded import private_file
+from trainmaster.cli.processes import user_ids
+from trainmaster.protocol.states import RunState
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of another user")
+
+USER = pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    lab = LocalLab(tmp_path)
+    lab.local = LocalRuntime(lab.state_dir, CLUSTER, user_ids("nobody"))
+    await lab.local.open()
+    try:
+        yield lab
+    finally:
+        await lab.end()
+
+
+async def test_members_run_as_the_user_and_write_into_their_own_folder(lab: LocalLab) -> None:
+    show = script('id -u; id -g; id -G; echo "$HOME" > mine; cat mine; pwd')
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=show)))
+    assert (await until_over(lab, A)).state is RunState.SUCCEEDED, lab.output(A)
+    own = str(lab.run_dir(A) / "worker-0")
+    assert lab.output(A).split() == [str(USER.pw_uid), str(USER.pw_gid), str(USER.pw_gid), own, own]
+    assert (lab.run_dir(A) / "worker-0" / "mine").stat().st_uid == USER.pw_uid
+
+
+async def test_members_read_neither_keys_nor_what_the_agent_keeps(lab: LocalLab, tmp_path: Path) -> None:
+    # The folders above are open to all, so that only the files' own rights count.
+    for folder in (tmp_path, *tmp_path.parents[:2], lab.state_dir):
+        folder.chmod(0o755)
+    (tmp_path / "keys").mkdir()
+    private_file(tmp_path / "keys" / "admin", "tmk_secret")
+    secrets = [tmp_path / "keys" / "admin", lab.run_dir(A) / "record.json", lab.run_dir(A) / "plan.json"]
+    tries = "; ".join(f"cat {path} && echo READ" for path in [*secrets, "/proc/$PPID/environ"])
+    kills = "kill -9 $PPID && echo KILLED; touch ../taken && echo WRITTEN; true"
+    await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(f"{tries}; {kills}"))))
+    assert (await until_over(lab, A)).state is RunState.SUCCEEDED, lab.output(A)
+    output = lab.output(A)
+    assert "secret" not in output
+    assert not [word for word in ("READ", "KILLED", "WRITTEN") if word in output.split()]
+
+
+async def test_members_die_with_their_keeper_all_the_same(lab: LocalLab) -> None:
+    await lab.runtime.start(start_run(lab, A, Part(RUNS)))
+    await until(lab, A, lambda status: status.state is RunState.RUNNING)
+    os.kill(lab.keeper(A), 9)
+    await until_over(lab, A)
+    assert not processes.of_run(A, lab.run_dir(A))
+
+
+def test_which_users_members_may_run_as(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert user_ids("nobody") == (USER.pw_uid, USER.pw_gid)
+    for name, said in (("no-such-user", "there is no user 'no-such-user'"), ("root", "may do anything here")):
+        with pytest.raises(typer.Exit):
+            user_ids(name)
+        assert said in capsys.readouterr().err
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(typer.Exit):
+        user_ids("nobody")
+    assert "needs root" in capsys.readouterr().err
