@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.dispatcher.api import limits as limits_module
 from trainmaster.dispatcher.api.limits import CALL, Limits, StreamKind, TokenBuckets
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.keys import Caller
@@ -176,6 +177,20 @@ async def test_wrong_keys_of_an_address_are_answered_429_after_a_while() -> None
     assert bounds.wrong_key("9.9.9.8").code is Code.UNAUTHENTICATED
     clock.now += 1
     assert bounds.may_look("9.9.9.9")
+
+
+async def test_refused_callers_wait_a_little_but_not_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "_SLOW_SECONDS", 60)
+    monkeypatch.setattr(limits_module, "_MOST_SLOWED", 2)
+    bounds = limits()
+    waiting = [asyncio.create_task(bounds.slow_down()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(bounds.slow_down(), 5)
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert bounds._slowed == 0
 
 
 async def test_addresses_of_one_ipv6_subscriber_are_one() -> None:

@@ -61,6 +61,15 @@ async def state_of(request: Request) -> State:
 async def any_caller(request: Request) -> Caller:
     """Who calls, once it is the caller's turn. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
     state = await state_of(request)
+    try:
+        return await _admitted(request, state)
+    except ProblemError as error:
+        if error.code is Code.TOO_MANY_REQUESTS:
+            await state.limits.slow_down()
+        raise
+
+
+async def _admitted(request: Request, state: State) -> Caller:
     address = request.client.host if request.client else ""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():

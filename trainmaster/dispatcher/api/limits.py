@@ -21,6 +21,7 @@ _MOST_BUCKETS = 10_000
 _WAITING_PER_CALL = 16
 """For each call of a key that may be under way, so many more may wait for their turn."""
 _IPV6_HOST_BITS = 64
+_SLOW_SECONDS, _MOST_SLOWED = 0.5, 500
 
 
 class StreamKind(StrEnum):
@@ -118,6 +119,7 @@ class Limits:
         self._calls = TokenBuckets(settings.calls_per_second_per_key, settings.calls_burst_per_key, clock)
         self._wrong_keys = TokenBuckets(settings.wrong_keys_per_second, settings.wrong_keys_burst, clock)
         self._keyless = TokenBuckets(settings.keyless_calls_per_second, settings.keyless_calls_burst, clock)
+        self._slowed = 0
         self._turns: dict[int, _Turns] = {}
         self._streams: dict[OpenStream, None] = {}
         self._counts = Counter[tuple[StreamKind, int]]()
@@ -140,6 +142,16 @@ class Limits:
         pause = self._keyless.take(_site(address))
         if pause:
             raise _too_many("keyless", "too many requests without an API key came from your address", pause)
+
+    async def slow_down(self) -> None:
+        """Let a refused caller wait a little, so that one that asks again at once costs less; not when very many wait already."""
+        if self._slowed >= _MOST_SLOWED:
+            return
+        self._slowed += 1
+        try:
+            await asyncio.sleep(_SLOW_SECONDS)
+        finally:
+            self._slowed -= 1
 
     # -- calls
 
