@@ -31,6 +31,8 @@ from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster, Recor
 from trainmaster.agent.runtime.kubernetes.record import ACCEPTED_AT, LABEL_ANCHOR, TOMBSTONE
 from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster.agent.runtime.local.layout import boottime
+from trainmaster.protocol.admission import check_pod_template
+from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.states import RunState
 
 SECRET = "hunter2-of-tenant-a"
@@ -80,6 +82,56 @@ async def test_what_a_job_can_mount_holds_nothing_of_any_specification(lab: Kube
     assert SECRET not in orjson.dumps(mountable).decode()
     assert {A, B} <= objects_in(kube, AGENT_NAMESPACE).keys()
     assert SECRET in orjson.dumps(objects_in(kube, AGENT_NAMESPACE)[A]).decode()
+
+
+def mounting(name: str) -> list[dict[str, Any]]:
+    """Return pod templates that read a ConfigMap in each of the ways that Kubernetes has."""
+    safe = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsUser": 1000}
+    ways: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"envFrom": [{"configMapRef": {"name": name}}]}, {}),
+        ({"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": name, "key": "start"}}}]}, {}),
+        ({}, {"volumes": [{"name": "x", "configMap": {"name": name}}]}),
+        ({}, {"volumes": [{"name": "x", "projected": {"sources": [{"configMap": {"name": name}}]}}]}),
+    ]
+    security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    return [
+        {
+            "spec": {
+                "containers": [{"name": "main", "image": "sim", "securityContext": safe, **container}],
+                "automountServiceAccountToken": False,
+                "securityContext": security,
+                **pod,
+            }
+        }
+        for container, pod in ways
+    ]
+
+
+async def test_no_pod_template_reads_what_belongs_to_a_run(kube: FakeKube, nodes: FakeNodes) -> None:
+    """Neither by the check at submission nor by the agent's, even where the owner allows every ConfigMap."""
+    lab = lab_on(kube, nodes, admission={"configMaps": ["*"]})
+    await lab.open()
+    try:
+        await lab.runtime.start(with_secret(lab, A, 3))
+        await until_state(lab, A, RunState.RUNNING)
+        ours = {*objects_in(kube, NAMESPACE), *objects_in(kube, AGENT_NAMESPACE)} - {"trainmaster-records-lab"}
+        assert ours == {A, f"{A}-roster"}
+        every = AdmissionPolicy(config_maps=("*",))
+        assert [one for one in mounting("datasets") if check_pod_template(one, every)] == []
+        for name in ours:
+            for template in mounting(name):
+                for policy in (AdmissionPolicy(), every):
+                    assert check_pod_template(template, policy), (name, template)
+        start = start_run(lab, B, Part(RUNS))
+        spec = orjson.loads(orjson.dumps(start.spec))
+        del spec["roles"][0]["template"]
+        spec["roles"][0]["podTemplate"] = mounting(f"{A}-roster")[2]
+        await lab.runtime.start(start.model_copy(update={"spec": spec}))
+        over = await until_over(lab, B)
+        assert (over.state, f"{A}-roster" in over.message) == (RunState.RETURNED, True)
+        assert not [name for name in objects_in(kube, NAMESPACE, "pods") if name.startswith(B)]
+    finally:
+        await lab.close()
 
 
 @pytest.mark.parametrize(("count", "writes"), [(1, 5), (4, 17)])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainmaster.protocol.admission_policy import HARMLESS_ANNOTATIONS, AdmissionPolicy, is_allowed
+from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.pod_security import Pod, volume_sources
 from trainmaster.protocol.untrusted import Node, shown
 
@@ -115,10 +116,21 @@ _LISTS = {
 }
 
 
+def _is_of_a_run(name: str) -> bool:
+    """Whether it is the name of what an agent makes for a run: a list of members, or a record of an older release."""
+    try:
+        parse_run_id(name.removesuffix("-roster"))
+    except ValueError:
+        return False
+    return True
+
+
 def _check_name(kind: str, name: Node, policy: AdmissionPolicy) -> None:
     text = name.text()
     if not text:
         name.refuse(f"must name a {kind}")
+    elif kind == "ConfigMap" and _is_of_a_run(text):
+        name.refuse(f"{kind} {shown(text)} is the name of an object of a run: none of these may be read")
     elif not is_allowed(text, getattr(policy, _LISTS[kind])):
         name.refuse(f"{kind} {shown(text)} is not allowed here")
 
