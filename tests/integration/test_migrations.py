@@ -26,6 +26,7 @@ from trainmaster.dispatcher.store.migrate import (
 )
 from trainmaster.dispatcher.store.tables import metadata
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import job_id, parse_job_id
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
 def place_of(connection: Connection, at: datetime) -> str:
     """The partition that an event of this moment lands in."""
     statement = (
-        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('jobs_id_seq'), 'test')"
+        "INSERT INTO events (at, job_id, seq, kind) VALUES (:at, 1, nextval('audit_id_seq'), 'test')"
         " RETURNING tableoid::regclass::text"
     )
     return str(connection.execute(text(statement), {"at": at}).scalar_one())
@@ -250,4 +251,30 @@ async def test_a_day_whose_events_are_in_the_default_partition_already_stops_not
         assert place_of(connection, tomorrow) == "events_default"
         after = tomorrow + timedelta(days=1)
         assert place_of(connection, after) == partition_of(after.date())
+    engine.dispose()
+
+
+def test_two_new_installations_do_not_begin_with_the_same_job_ids(database_url: str, empty_url: str) -> None:
+    migrate(empty_url)
+    firsts = []
+    for url in (database_url, empty_url):
+        engine = create_engine(driver_url(url))
+        with engine.begin() as connection:
+            firsts.append(connection.execute(text("SELECT take_ids('jobs_id_seq', 1)")).scalar_one())
+        engine.dispose()
+    # That the database which others are copied from and a new one are the same has the probability 2^-34.
+    assert firsts[0] != firsts[1]
+    assert all(len(job_id("a", first)) == len("a-1234567") for first in firsts)
+    assert all(parse_job_id(job_id("a", first)) == ("a", first) for first in firsts)
+
+
+def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
+    engine = create_engine(driver_url(empty_url))
+    with as_file(files("trainmaster.migrations")) as folder, engine.connect() as connection:
+        command.upgrade(migration._config(connection, str(folder)), "0020")
+        connection.commit()
+        assert connection.execute(text("SELECT take_ids('jobs_id_seq', 5)")).scalar_one() == 1
+        connection.commit()
+        migrate(empty_url)
+        assert connection.execute(text("SELECT take_ids('jobs_id_seq', 1)")).scalar_one() == 6
     engine.dispose()
