@@ -82,12 +82,12 @@ def note(part: Part, name: str, error: BaseException) -> None:
 
 
 @contextmanager
-def contained(part: Part, name: str) -> Iterator[None]:
-    """Contain the errors of the block, which works on one object. Errors of the store as a whole leave it."""
+def contained(part: Part, name: str, *passing: type[Exception]) -> Iterator[None]:
+    """Contain the errors of the block, which works on one object. Errors of the store as a whole, and ``passing``, leave it."""
     try:
         yield
     except Exception as error:
-        if is_of_the_store(error):
+        if is_of_the_store(error) or isinstance(error, passing):
             raise
         note(part, name, error)
 

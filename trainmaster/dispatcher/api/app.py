@@ -32,6 +32,7 @@ from trainmaster.dispatcher.api.asgi import Envelope, Receive, Scope, Send, requ
 from trainmaster.dispatcher.api.audience import Audience
 from trainmaster.dispatcher.api.context import State, note_refusal, readable
 from trainmaster.dispatcher.api.parsing import Parser
+from trainmaster.dispatcher.containment import run_for_ever
 from trainmaster.dispatcher.domain.default_requests import read_requests
 from trainmaster.dispatcher.services import agents as agent_service
 from trainmaster.dispatcher.services import measuring
@@ -153,15 +154,29 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state.trainmaster = State(stores, parser)
     # Only an api that agents can call may say that they can be served: runs are called lost by that.
     serves_agents = app.state.audience.includes(Audience.AGENTS)
-    beats = [asyncio.create_task(_beat(stores), name="service-heartbeat")] if serves_agents else []
+    beats = (
+        [asyncio.create_task(run_for_ever("service-heartbeat", lambda: _beat(stores)), name="service-heartbeat")]
+        if serves_agents
+        else []
+    )
     if serves_agents:
-        beats.append(asyncio.create_task(agent_service.watch_desired(stores), name="desired-versions"))
+        beats.append(
+            asyncio.create_task(
+                run_for_ever("desired-versions", lambda: agent_service.watch_desired(stores)), name="desired-versions"
+            )
+        )
     if app.state.audience.includes(Audience.USERS):
-        beats.append(asyncio.create_task(state.followers.watch(), name="followers"))
-    beats.append(asyncio.create_task(_end_streams(state), name="revoked-keys"))
+        beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
+    beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
     measuring.watch(stores)
-    beats.append(asyncio.create_task(measuring.ping_for_ever(stores), name="postgres-ping"))
-    beats.append(asyncio.create_task(_store_refusals(state), name="refused-calls"))
+    beats.append(
+        asyncio.create_task(
+            run_for_ever("postgres-ping", lambda: measuring.ping_for_ever(stores)), name="postgres-ping"
+        )
+    )
+    beats.append(
+        asyncio.create_task(run_for_ever("refused-calls", lambda: _store_refusals(state)), name="refused-calls")
+    )
     try:
         yield
     finally:

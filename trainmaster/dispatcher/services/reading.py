@@ -4,6 +4,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainmaster.dispatcher.containment import Part, note
 from trainmaster.dispatcher.services.following import overpromised
 from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
 from trainmaster.dispatcher.store import jobs as store
@@ -16,7 +17,7 @@ from trainmaster.protocol.ids import job_id, run_id
 from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.quantities import format_quantity
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster.protocol.states import HoldCause, JobState, RunState
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, RunState
 from trainmaster.protocol.sync_parts import read_capacity
 from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
 
@@ -304,7 +305,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
     """
     out = []
     for row in await tenants.cluster_overview(tx):
-        declared = ClusterSpec.model_validate(row.spec)
+        declared, fault = _declared(row)
         if not caller.may_go_to(declared.only_queues):
             continue
         known = tuple(path for path in declared.only_queues if caller.may_know(path))
@@ -318,7 +319,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "state": _cluster_state(row, heard, report),
                 "cordoned": row.cordoned,
                 "draining": row.draining,
-                "closed": report.closed if report else "",
+                "closed": fault or (report.closed if report else ""),
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
                 **(
@@ -339,6 +340,17 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
             }
         )
     return out
+
+
+def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
+    """What an admin has declared of a cluster; where that cannot be read, its name alone and why."""
+    try:
+        return ClusterSpec.model_validate(row.spec), ""
+    except Exception as error:  # noqa: BLE001 - noted
+        note(Part.CLUSTER, row.name, error)
+        kind = row.spec.get("kind") if isinstance(row.spec, dict) else None
+        known = ClusterKind(kind) if kind in tuple(ClusterKind) else ClusterKind.PRIVATE
+        return ClusterSpec(name=row.name, cluster_kind=known), "what is declared of it cannot be read; apply it again"
 
 
 def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) -> str:

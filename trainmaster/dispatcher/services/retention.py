@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
+from trainmaster.dispatcher.containment import Part, contained
 from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store import retention as store
@@ -60,10 +61,13 @@ class Retention:
         # What jobs have used is counted before they go.
         await Accounting(self._database, keep.counted_labels, self._goes_on).run()
         try:
-            await self._partitions(parse_duration(keep.keep_events))
+            with contained(Part.TASK, "retention of events", _OthersTurnError):
+                await self._partitions(parse_duration(keep.keep_events))
             for step, kept in steps:
-                await self._repeat(step, parse_duration(kept))
-            await self._left_overs(parse_duration(keep.keep_jobs))
+                with contained(Part.TASK, f"retention by {step.__name__}", _OthersTurnError):
+                    await self._repeat(step, parse_duration(kept))
+            with contained(Part.TASK, "retention of jobs", _OthersTurnError):
+                await self._left_overs(parse_duration(keep.keep_jobs))
             self.removed.finished = self._goes_on()
         except _OthersTurnError:
             log.info("another worker removes what is old")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import orjson
 from pydantic import field_validator
 
+from trainmaster.dispatcher.containment import Part, note
 from trainmaster.dispatcher.domain.redaction import of_queue, rendered_json
 from trainmaster.dispatcher.domain.webhooks import (
     AddressPolicy,
@@ -190,7 +191,11 @@ class Relay:
         room = self._terms.at_once - len(self._flying) - waiting if self._goes_on() else 0
         claimed = await self._note_and_claim(room)
         for message in claimed:
-            self._admit(message)
+            try:
+                self._admit(message)
+            except Exception as error:  # noqa: BLE001 - noted, and counted as an attempt
+                note(Part.WEBHOOK, str(message.id), error)
+                self._fail(message, f"{type(error).__name__} while it was prepared")
         if room == 0 and not self._goes_on():
             self._give_back()
         for receiver in self._receivers.values():
@@ -253,9 +258,29 @@ class Relay:
         self._flying.add(asyncio.create_task(self._deliver(receiver, message, target)))
 
     async def _deliver(self, receiver: _Receiver, message: Message, target: Target) -> None:
-        # The receiver reads as the owner of the job's queue does.
-        body = rendered_json(orjson.dumps(message.body), of_queue(message.body["queue"]))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            headers, body = self._signed(message)
+            await self._post(target, headers, body)
+            self._delivered.append(message.id)
+        except DeliveryError as error:
+            if error.__cause__ is not None:
+                # What a name resolves to is for admins alone.
+                log.info("a webhook message was not delivered: %s", error.__cause__, extra={"delivery": message.id})
+            self._fail(message, str(error))
+        except Exception as error:  # noqa: BLE001 - noted
+            # Counted as an attempt like any other failure: left alone, the message would come back without end.
+            note(Part.WEBHOOK, str(message.id), error)
+            self._fail(message, f"{type(error).__name__}: {error}")
+        finally:
+            receiver.flying -= 1
+            receiver.seconds += 0.2 * (loop.time() - began - receiver.seconds)
+
+    def _signed(self, message: Message) -> tuple[dict[str, str], bytes]:
+        """The headers and the body of a message. The receiver reads as the owner of the job's queue does."""
         queue = message.body["queue"]
+        body = rendered_json(orjson.dumps(message.body), of_queue(queue))
         secrets = [secret_of(root, queue, one) for root in self._terms.secrets for one in message.secret_versions]
         headers = {
             "Content-Type": "application/json",
@@ -264,23 +289,7 @@ class Relay:
             "Trainmaster-Event": f"{message.body['job']}/{message.seq}",
             "Trainmaster-Attempt": str(message.attempts + 1),
         }
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            await self._post(target, headers, body)
-            self._delivered.append(message.id)
-        except DeliveryError as error:
-            if error.__cause__ is not None:
-                # What a name resolves to is for admins alone.
-                log.info("a webhook message was not delivered: %s", error.__cause__, extra={"delivery": message.id})
-            self._fail(message, str(error))
-        except Exception as error:
-            # Counted as an attempt like any other failure: left alone, the message would come back without end.
-            log.exception("a webhook message could not be posted", extra={"delivery": message.id})
-            self._fail(message, f"{type(error).__name__}: {error}")
-        finally:
-            receiver.flying -= 1
-            receiver.seconds += 0.2 * (loop.time() - began - receiver.seconds)
+        return headers, body
 
     def _fail(self, message: Message, error: str) -> None:
         pause = self._terms.persistence.pause(message.attempts + 1, random.random())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from trainmaster.dispatcher.containment import Part, contained
 from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.retention import Removed, Retention
 from trainmaster.dispatcher.services.webhooks import Relay, Tally, Terms
@@ -91,6 +92,7 @@ async def simulate(database: Database, side: Side) -> int:
             claimed = await store.claim(tx, CLAIM_SECONDS)
         if claimed is None:
             return many
-        await Carrier(database, claimed, side.settings.currency, side.stopping).run()
+        with contained(Part.TASK, f"simulation {claimed.id}"):
+            await Carrier(database, claimed, side.settings.currency, side.stopping).run()
         many += 1
     return many
