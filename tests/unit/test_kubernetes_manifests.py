@@ -57,6 +57,7 @@ def made(
     placement: Placement | None = None,
     policy: AdmissionPolicy | None = None,
     progress: Progress | None = None,
+    run_as_user: int | None = None,
     levels: dict[str, str] | None = None,
     pins: dict[str, dict[str, int]] | None = None,
     products: dict[str, tuple[str, str]] | None = None,
@@ -91,6 +92,7 @@ def made(
         priority_class="trainmaster",
         port=PORT,
         products=products_of,
+        run_as_user=run_as_user,
     )
 
 
@@ -527,3 +529,31 @@ class TestAPodTemplate:
 
     def test_a_plain_template_cannot_be_mistaken(self) -> None:
         assert made(role()).mistakes() == ()
+
+
+class TestTheUserOfMembers:
+    """Usual images run as root, which the level restricted forbids."""
+
+    def test_a_member_that_names_none_is_the_agents_with_a_home(self) -> None:
+        pod = made(role(), run_as_user=65532).pod("worker", 0)
+        context = pod["spec"]["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (65532, 65532, 65532)
+        assert env_of(pod)["HOME"] == "/tmp"
+
+    def test_a_member_may_say_itself(self) -> None:
+        template = {"runAsUser": 1000, "runAsGroup": 50, "env": {"HOME": "/home/trainer"}}
+        pod = made(role(template=template), run_as_user=65532).pod("worker", 0)
+        context = pod["spec"]["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (1000, 50, 50)
+        assert env_of(pod)["HOME"] == "/home/trainer"
+
+    def test_an_agent_may_leave_it_to_the_image(self) -> None:
+        pod = made(role()).pod("worker", 0)
+        assert "runAsUser" not in pod["spec"]["securityContext"]
+        assert "HOME" not in env_of(pod)
+
+    def test_root_is_refused_where_the_policy_is_restricted(self) -> None:
+        rooted = role(template={"runAsUser": 0})
+        assert [one.path for one in made(rooted).mistakes()] == ["roles.worker.template.runAsUser"]
+        assert made(rooted, policy=AdmissionPolicy(level="baseline")).mistakes() == ()

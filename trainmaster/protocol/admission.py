@@ -49,11 +49,15 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
     if role.pod_template is not None:
         found = check_pod_template(role.pod_template, policy)
         return tuple(Mistake(path=f"podTemplate.{one.path}", message=one.message) for one in found)
-    if role.template is None or policy is None or (policy == DEFAULT and not _chooses_nodes(role)):
+    if role.template is None or policy is None or (policy == DEFAULT and not _needs_a_look(role)):
         return ()
     mistakes: list[Mistake] = []
     template = Node(role.template.model_dump(mode="json", by_alias=True), "template", mistakes)
     check_image(template.get("image"), policy)
+    if role.template.run_as_user == 0 and policy.level == "restricted":
+        template.get("runAsUser").refuse(
+            "must not be 0, which is root; leave it out to run as the user that the cluster gives"
+        )
     for toleration in template.get("tolerations").items():
         check_toleration(toleration, policy)
     for key, value in template.get("nodeSelector").entries():
@@ -65,9 +69,10 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
     return tuple(mistakes)
 
 
-def _chooses_nodes(role: Role) -> bool:
+def _needs_a_look(role: Role) -> bool:
+    """Whether the default policy could refuse anything of its template."""
     of = role.template
-    return of is not None and bool(of.tolerations or of.node_selector or of.node_affinity)
+    return of is not None and bool(of.tolerations or of.node_selector or of.node_affinity or of.run_as_user == 0)
 
 
 def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None) -> tuple[Mistake, ...]:

@@ -107,6 +107,10 @@ class MemberTemplate(Strict):
     node_selector: Selector = Field(default_factory=dict)
     node_affinity: Annotated[tuple[AffinityTerm, ...], bounded(100)] = ()
     tolerations: Annotated[tuple[Toleration, ...], bounded(100)] = ()
+    run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """On Kubernetes: the number of the user that the member's processes are; None: the one that the cluster's agent gives."""
+    run_as_group: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """Their group, which volumes belong to as well; None: of the same number as the user."""
 
     @field_validator("resources")
     @classmethod

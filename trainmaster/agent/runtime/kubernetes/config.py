@@ -105,6 +105,8 @@ class KubernetesCluster(Strict):
     """Requests to the API server at the same time."""
     port: Annotated[int, Field(ge=1, le=65535)] = 29500
     """Of members that declare none, for their ranks to meet at."""
+    run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
+    """The user of members whose template names none, so that images that would run as root run; None: the image's own."""
     checkpoint: bool = True
     """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
     datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()

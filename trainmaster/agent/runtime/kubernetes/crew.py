@@ -242,6 +242,7 @@ class Crew:
                 policy=self._config.policy_of(book.record.start.queue),
                 priority_class=self._config.placement.priority_class,
                 port=self._config.port,
+                run_as_user=self._config.run_as_user,
                 products=self._products,
             )
             book.made_for = key

@@ -40,8 +40,13 @@ class Manifests:
         priority_class: str,
         port: int,
         products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
+        run_as_user: int | None = None,
     ) -> None:
-        """``products``: by label the products of devices in node groups, where nodes have others, too."""
+        """``products``: by label the products of devices in node groups, where nodes have others, too.
+
+        ``run_as_user``: of members whose template names no user; None: the image's own.
+        """
+        self._run_as_user = run_as_user
         self._record = record
         self._facts = facts
         self._placement = placement
@@ -222,6 +227,7 @@ class Manifests:
         spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
         if self._policy.level == "restricted":
             spec["securityContext"]["runAsNonRoot"] = True
+        self._set_user(template, spec["securityContext"], container)
         if template.node_selector:
             spec["nodeSelector"] = dict(template.node_selector)
         if template.node_affinity:
@@ -239,6 +245,17 @@ class Manifests:
                 for toleration in template.tolerations
             ]
         return spec
+
+    def _set_user(self, template: MemberTemplate, context: dict[str, Any], container: dict[str, Any]) -> None:
+        """Give the member a user. One that the image does not know has no home: it gets a folder that anybody may write to."""
+        user = self._run_as_user if template.run_as_user is None else template.run_as_user
+        group = user if template.run_as_group is None else template.run_as_group
+        if user is not None:
+            context["runAsUser"] = user
+            if template.run_as_user is None and "HOME" not in template.env:
+                container["env"].append({"name": "HOME", "value": "/tmp"})  # noqa: S108 - of the member's own file system
+        if group is not None:
+            context |= {"runAsGroup": group, "fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
 
     def _keep_apart(self, role: str, index: int, pod: dict[str, Any]) -> None:
         """At most so many members of a role on a node.
