@@ -8,6 +8,7 @@ _SUBRESOURCES = {
     "binding": ("Binding", ["create"]),
     "eviction": ("Eviction", ["create"]),
     "finalize": ("", ["update"]),
+    "exec": ("PodExecOptions", ["create", "get"]),
     "log": ("", ["get"]),
     "status": ("", ["get", "patch", "update"]),
 }

@@ -680,6 +680,7 @@ class TestDiscovery:
     async def test_subresources_are_told(self, client: Client) -> None:
         told = {one["name"]: one["verbs"] for one in (await client.get("/api/v1"))["resources"]}
         assert told["pods/binding"] == ["create"]
+        assert told["pods/exec"] == ["create", "get"]
         assert "watch" in told["pods"]
 
     async def test_the_official_client_can_read_it(self, client: Client) -> None:
