@@ -29,9 +29,15 @@ def member_environment(
     run: StartRun, seat: Seat, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]], restarts: int = 0
 ) -> dict[str, str]:
     """Variables of one member, given each member's host and port."""
-    host, port = addresses[seat]
+    size = sum(1 for other in everyone if other.role == seat.role)
+    return shared_environment(run, everyone, addresses) | own_environment(run, seat, size, addresses[seat], restarts)
+
+
+def shared_environment(
+    run: StartRun, everyone: tuple[Seat, ...], addresses: dict[Seat, tuple[str, int]]
+) -> dict[str, str]:
+    """Return the variables that all members have alike; there are as many of them as members, and more."""
     master_host, master_port = addresses[everyone[0]]
-    size_of_role = sum(1 for other in everyone if other.role == seat.role)
     world = str(len(everyone))
     env = {
         "TRAINMASTER_JOB_ID": run.job,
@@ -39,31 +45,40 @@ def member_environment(
         "TRAINMASTER_RUN_TOKEN": str(run.token),
         "TRAINMASTER_ATTEMPT": str(run.attempt),
         "TRAINMASTER_QUEUE": run.queue,
-        "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),
-        "TRAINMASTER_ROLE": seat.role,
-        "TRAINMASTER_ROLE_INDEX": str(seat.index),
-        "TRAINMASTER_ROLE_SIZE": str(size_of_role),
-        "TRAINMASTER_RANK": str(seat.rank),
         "TRAINMASTER_WORLD_SIZE": world,
-        "TRAINMASTER_ADDRESS": f"{host}:{port}",
-        "TRAINMASTER_HOST": host,
-        "TRAINMASTER_PORT": str(port),
         "TRAINMASTER_ADDRESSES": ",".join(f"{h}:{p}" for h, p in (addresses[other] for other in everyone)),
-        "TRAINMASTER_RESTARTS": str(restarts),
-        "RANK": str(seat.rank),
         "WORLD_SIZE": world,
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": master_host,
         "MASTER_PORT": str(master_port),
         "PET_NNODES": world,
-        "PET_NODE_RANK": str(seat.rank),
         "PET_NPROC_PER_NODE": "1",
         "PET_MASTER_ADDR": master_host,
         "PET_MASTER_PORT": str(master_port),
         "PET_RDZV_ID": run.run,
     }
     for other in everyone:
-        other_host, other_port = addresses[other]
-        env[f"TRAINMASTER_ADDRESS_{other.role.upper().replace('-', '_')}_{other.index}"] = f"{other_host}:{other_port}"
+        host, port = addresses[other]
+        env[f"TRAINMASTER_ADDRESS_{other.role.upper().replace('-', '_')}_{other.index}"] = f"{host}:{port}"
     return env
+
+
+def own_environment(
+    run: StartRun, seat: Seat, role_size: int, address: tuple[str, int], restarts: int = 0
+) -> dict[str, str]:
+    """Return the variables that tell one member from the others."""
+    host, port = address
+    return {
+        "TRAINMASTER_MEMBER": member_id(run.run, seat.role, seat.index),
+        "TRAINMASTER_ROLE": seat.role,
+        "TRAINMASTER_ROLE_INDEX": str(seat.index),
+        "TRAINMASTER_ROLE_SIZE": str(role_size),
+        "TRAINMASTER_RANK": str(seat.rank),
+        "TRAINMASTER_ADDRESS": f"{host}:{port}",
+        "TRAINMASTER_HOST": host,
+        "TRAINMASTER_PORT": str(port),
+        "TRAINMASTER_RESTARTS": str(restarts),
+        "RANK": str(seat.rank),
+        "PET_NODE_RANK": str(seat.rank),
+    }

@@ -8,6 +8,8 @@ from trainmaster.protocol.base import Name40, Strict
 from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
 from trainmaster.protocol.quantities import Quantity, parse_resources
 
+_MEMBERS_PER_CPU = 64
+
 
 class LocalTaint(Strict):
     """As in Kubernetes: keeps members away that do not tolerate it."""
@@ -25,6 +27,8 @@ class LocalNodes(Strict):
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     allocatable: dict[ResourceName, Quantity]
     """Of each node."""
+    members: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """The most members of each node at a time; 64 for each of its CPUs unless told otherwise, and at least 64."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     taints: tuple[LocalTaint, ...] = ()
     topology: dict[LabelKey, LabelValue] = Field(default_factory=dict)
@@ -35,6 +39,13 @@ class LocalNodes(Strict):
     def _parse(cls, value: dict[str, str]) -> dict[str, str]:
         parse_resources(value)
         return value
+
+    @property
+    def most_members(self) -> int:
+        """The most members of each node, whatever these request: each is a process of this machine."""
+        if self.members is not None:
+            return self.members
+        return max(1, parse_resources(self.allocatable).get("cpu", 0) // 1000) * _MEMBERS_PER_CPU
 
 
 class LocalCluster(Strict):

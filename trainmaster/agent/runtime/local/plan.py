@@ -3,11 +3,12 @@
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, islice
 from pathlib import Path
 
-from trainmaster.agent.member_env import Seat, member_environment, seats
+from trainmaster.agent.member_env import Seat, member_environment, own_environment, seats, shared_environment
 from trainmaster.agent.runtime.local.layout import FailurePlan, MemberPlan, RunPlan
 from trainmaster.agent.runtime.local.records import Record
 from trainmaster.agent.runtime.local.strays import INSTALLATION
@@ -80,13 +81,18 @@ def make_plan(
     ports_of = {seat: [next(left) for _ in range(max(1, len(templates[seat.role].ports)))] for seat in everyone}
     addresses = {seat: (_HOST, ports_of[seat][0]) for seat in everyone}
     node_of = _seat_nodes(everyone, nodes)
-    whole = [
-        _environment(templates[seat.role], member_environment(run, seat, everyone, addresses), ports_of[seat])
+    role_sizes = Counter(seat.role for seat in everyone)
+    # What all members are told of each other is held once: for each of them it would grow with the square of the gang.
+    shared = shared_environment(run, everyone, addresses)
+    own = [
+        _environment(
+            templates[seat.role], own_environment(run, seat, role_sizes[seat.role], addresses[seat]), ports_of[seat]
+        )
         for seat in everyone
     ]
-    common = dict(set(whole[0].items()).intersection(*(env.items() for env in whole[1:])))
+    common = dict(set(own[0].items()).intersection(*(env.items() for env in own[1:])))
     members: list[MemberPlan] = []
-    for seat, env in zip(everyone, whole, strict=True):
+    for seat, env in zip(everyone, own, strict=True):
         template = templates[seat.role]
         members.append(
             {
@@ -104,7 +110,7 @@ def make_plan(
         "generation": run.generation,
         "seq": seq,
         "resized": False,
-        "env": common | ({INSTALLATION: run.installation} if run.installation else {}),
+        "env": shared | common | ({INSTALLATION: run.installation} if run.installation else {}),
         "members": members,
         "used": used,
         "ports": ports,

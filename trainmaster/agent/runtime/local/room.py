@@ -8,6 +8,8 @@ from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import Resources, parse_resources
 from trainmaster.simulation.placement import Assignment, Need, Node, Shortfall, place
 
+PODS = "pods"
+"""As on Kubernetes, a node takes so many members and no more. No member requests it by itself."""
 CAPABILITIES = (
     "checkpoint",
     "gang",
@@ -36,6 +38,7 @@ class Room:
             self._report.append(
                 NodeGroup(name=name, count=nodes.count, free=amounts, labels=labels, taints=taints, topology=topology)
             )
+            amounts = amounts | {PODS: nodes.most_members}
             for number in range(nodes.count):
                 node = Node(name if nodes.count == 1 else f"{name}-{number}", amounts, labels, taints, topology)
                 self._nodes.append(node)
@@ -77,7 +80,7 @@ class Room:
 
     def use(self, spec: JobSpec, nodes: Assignment) -> dict[str, Resources]:
         """What a gang with these places takes of each node."""
-        amounts = {role.name: role.template.amounts for role in spec.roles if role.template}
+        amounts = {role.name: role.template.amounts | {PODS: 1} for role in spec.roles if role.template}
         used: dict[str, Resources] = {}
         for node, roles in nodes.items():
             of_node = used.setdefault(node, {})
@@ -112,7 +115,7 @@ def _need(role: Role, template: MemberTemplate, count: int) -> Need:
     return Need(
         role.name,
         count,
-        template.amounts,
+        template.amounts | {PODS: 1},
         template.node_selector,
         template.node_affinity,
         template.tolerations,

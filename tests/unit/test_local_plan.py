@@ -1,0 +1,89 @@
+"""Plans of the local runtime grow with the gang and not with its square, and a node takes so many members and no more."""
+
+import orjson
+import pytest
+
+from trainmaster.agent.member_env import member_environment, seats
+from trainmaster.agent.runtime.local.config import LocalCluster, LocalNodes
+from trainmaster.agent.runtime.local.layout import RunPlan
+from trainmaster.agent.runtime.local.plan import make_plan
+from trainmaster.agent.runtime.local.records import Record
+from trainmaster.agent.runtime.local.room import Room
+from trainmaster.protocol.agent import StartRun
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.simulation.placement import Shortfall
+
+
+def gang(members: int) -> tuple[StartRun, JobSpec]:
+    half = members // 2
+    roles = [
+        {"name": "first", "replicas": half, "template": {"command": ["true"], "env": {"WORLD_SIZE": "mine", "A": "1"}}},
+        {"name": "second", "replicas": members - half, "template": {"command": ["true"]}},
+    ]
+    spec = JobSpec.model_validate({"name": "gang", "queue": "q", "roles": roles})
+    start = StartRun(
+        run="gang-7k2p9xq-r1",
+        job="gang-7k2p9xq",
+        queue="q",
+        attempt=1,
+        token=1,
+        generation=1,
+        spec=spec.to_wire(),
+        sizes={"first": half, "second": members - half},
+        placement_timeout_seconds=300,
+    )
+    return start, spec
+
+
+def plan_of(members: int) -> tuple[StartRun, RunPlan]:
+    start, spec = gang(members)
+    record = Record(start=start, accepted_at=0.0, boot="boot")
+    nodes = {"node": dict(start.sizes)}
+    return start, make_plan(record, spec, 1, nodes, {}, {}, list(range(20_000, 20_000 + members)))
+
+
+def test_a_plan_of_ten_times_as_many_members_is_ten_times_as_large() -> None:
+    small, large = (len(orjson.dumps(plan_of(members)[1])) for members in (200, 2_000))
+    assert large < 12 * small
+
+
+def test_each_member_is_told_what_it_was_told_before() -> None:
+    start, plan = plan_of(6)
+    everyone = seats(start)
+    addresses = {seat: ("127.0.0.1", 20_000 + seat.rank) for seat in everyone}
+    for seat, member in zip(everyone, plan["members"], strict=True):
+        env = {**plan["env"], **member["env"]}
+        told = member_environment(start, seat, everyone, addresses)
+        if seat.role == "first":
+            told |= {"WORLD_SIZE": "mine", "A": "1"}
+        assert {name: env.get(name) for name in told} == told
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most"),
+    [
+        (LocalNodes(allocatable={"cpu": "2"}), 128),
+        (LocalNodes(allocatable={"cpu": "500m"}), 64),
+        (LocalNodes(allocatable={"memory": "1Gi"}), 64),
+        (LocalNodes(allocatable={"cpu": "2"}, members=5), 5),
+    ],
+)
+def test_a_node_takes_so_many_members_though_they_request_nothing(nodes: LocalNodes, most: int) -> None:
+    room = Room(LocalCluster(nodes=(nodes,)))
+    start, spec = gang(most)
+    found = room.find(spec, start.sizes)
+    assert not isinstance(found, Shortfall)
+    room.take(start.run, room.use(spec, found))
+    one_more, small = gang(2)
+    assert isinstance(room.find(small, one_more.sizes), Shortfall)
+    room.give_back(start.run)
+    assert not isinstance(room.find(small, one_more.sizes), Shortfall)
+    too_many, large = gang(most + 1)
+    lack = room.find(large, too_many.sizes, empty=True)
+    assert isinstance(lack, Shortfall)
+    assert "pods" in str(lack)
+
+
+def test_what_a_cluster_reports_has_no_pods_that_nobody_requests() -> None:
+    (group,) = Room(LocalCluster(nodes=(LocalNodes(allocatable={"cpu": "2"}),))).report().groups
+    assert group.free == {"cpu": 2000}
