@@ -177,24 +177,21 @@ def fields(document: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(document: Any, path: Path, value: Any) -> Any:
-    """A copy with another value at this path."""
+    """A document with another value at this path; all else is shared with the given one."""
     if not path:
         return value
-    new = copy.deepcopy(document)
-    inner = new
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = value
+    new = copy.copy(document)
+    new[path[0]] = changed(document[path[0]], path[1:], value)
     return new
 
 
 def without(document: Any, path: Path) -> Any:
-    """A copy without what is at this path, which is not the whole."""
-    new = copy.deepcopy(document)
-    inner = new
-    for step in path[:-1]:
-        inner = inner[step]
-    del inner[path[-1]]
+    """A document without what is at this path, which is not the whole."""
+    new = copy.copy(document)
+    if len(path) == 1:
+        del new[path[0]]
+    else:
+        new[path[0]] = without(document[path[0]], path[1:])
     return new
 
 
@@ -228,9 +225,8 @@ def mutants(documents: dict[str, Any], count: int, seed: int, values: dict[str, 
         elif number % 10 == 2 and isinstance(mutant, dict):
             mutant, what = {**mutant, "unknown": values[value]}, f"{what}; unknown is {value}"
         elif number % 10 == 3:
-            others = [other for other in fields(mutant) if other]
-            if others:
-                second, other = chance.choice(others), chance.choice(list(values))
+            second, other = chance.choice(list(fields(documents[name]))), chance.choice(list(values))
+            if second[: len(path)] != path and path[: len(second)] != second:
                 mutant = changed(mutant, second, values[other])
                 what = f"{what}; {'.'.join(map(str, second))} is {other}"
         yield Mutant(what, mutant)
