@@ -33,13 +33,33 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("cancel", help="Cancel jobs; running ones are stopped.")(_command("cancel"))
+    app.command("cancel", help="Cancel jobs; running ones are stopped.")(cancel)
     app.command("suspend", help="Hold jobs. Running ones are stopped, and start anew when resumed.")(
         _command("suspend")
     )
     app.command("resume", help="Let held jobs go on.")(_command("resume"))
     app.command("retry", help="Try failed or cancelled jobs once more.")(_command("retry"))
     app.command("change", help="Change the priority of waiting jobs. Or their priority class.")(change)
+
+
+def cancel(
+    ctx: typer.Context,
+    ids: Ids = None,
+    queue: QueueOption = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    everything: AllOption = False,
+    grace: Annotated[str | None, typer.Option(help="The most that members may take to end, such as 5s.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    wanted = _wanted("cancel", ids, queue, state, name, label, everything, dry_run)
+    with config.connect(ctx) as client:
+        if wanted is None:
+            raise typer.Exit(_each(ids or [], lambda job: _act(client, job, "cancel", grace)))
+        bulk = lambda dry: client.bulk("cancel", wanted, dry_run=dry, grace=grace)  # noqa: E731
+        _bulk("cancel", wanted, bulk, dry_run=dry_run, yes=yes)
 
 
 def _command(action: "Action") -> Callable[..., None]:
@@ -130,8 +150,8 @@ def _each(ids: list[str], do: Callable[[str], None]) -> int:
     return worst
 
 
-def _act(client: "Client", job: str, action: "Action") -> None:
-    done = client.act(job, action)
+def _act(client: "Client", job: str, action: "Action", grace: str | None = None) -> None:
+    done = client.act(job, action, grace=grace)
     print(f"{done.id}  {styled(done.state)}{'' if done.changed else ' (as before)'}")
 
 

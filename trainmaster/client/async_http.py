@@ -137,8 +137,8 @@ class AsyncClient:
     ) -> JobView | list[JobView]:
         return await self._run(self._verbs.wait(job, timeout, check))
 
-    async def cancel(self, job: str) -> Acted:
-        return await self.act(job, "cancel")
+    async def cancel(self, job: str, *, grace: str | None = None) -> Acted:
+        return await self.act(job, "cancel", grace=grace)
 
     async def suspend(self, job: str) -> Acted:
         return await self.act(job, "suspend")
@@ -149,11 +149,13 @@ class AsyncClient:
     async def retry(self, job: str) -> Acted:
         return await self.act(job, "retry")
 
-    async def act(self, job: str, action: Action) -> Acted:
-        return await self._run(self._verbs.act(job, action))
+    async def act(self, job: str, action: Action, *, grace: str | None = None) -> Acted:
+        return await self._run(self._verbs.act(job, action, grace))
 
-    async def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False) -> BulkActed:
-        return await self._run(self._verbs.bulk(action, wanted, dry_run))
+    async def bulk(
+        self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None
+    ) -> BulkActed:
+        return await self._run(self._verbs.bulk(action, wanted, dry_run, grace))
 
     async def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
         return await self._run(self._verbs.change(job, priority, priority_class))

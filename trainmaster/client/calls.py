@@ -77,12 +77,13 @@ def events(job: str, after: int, limit: int) -> Request:
     return core.get(job_path(job, "/events"), [("after", str(after)), ("limit", str(limit))])
 
 
-def act(job: str, action: Action) -> Request:
-    return core.post(job_path(job, f"/{action}"), None)
+def act(job: str, action: Action, grace: str | None = None) -> Request:
+    return core.post(job_path(job, f"/{action}"), None if grace is None else {"grace": grace})
 
 
-def bulk(action: Action, wanted: JobFilter, *, dry_run: bool) -> Request:
-    return core.post(f"/v1/jobs/{action}", {"filter": wanted.to_wire(), "dryRun": dry_run})
+def bulk(action: Action, wanted: JobFilter, *, dry_run: bool, grace: str | None = None) -> Request:
+    body = {"filter": wanted.to_wire(), "dryRun": dry_run}
+    return core.post(f"/v1/jobs/{action}", body if grace is None else body | {"grace": grace})
 
 
 def change(job: str, fields: Mapping[str, Any]) -> Request:

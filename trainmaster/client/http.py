@@ -156,9 +156,12 @@ class Client:
         """
         return self._run(self._verbs.wait(job, timeout, check))
 
-    def cancel(self, job: str) -> Acted:
-        """End a job for good; it shows ``cancelling`` until its members are gone."""
-        return self.act(job, "cancel")
+    def cancel(self, job: str, *, grace: str | None = None) -> Acted:
+        """End a job for good; it shows ``cancelling`` until its members are gone.
+
+        ``grace``: the most that members may take, such as ``5s``; shortens a stop that is under way, too.
+        """
+        return self.act(job, "cancel", grace=grace)
 
     def suspend(self, job: str) -> Acted:
         """Stop a job and hold it until ``resume``."""
@@ -172,13 +175,13 @@ class Client:
         """Try a failed or cancelled job once more."""
         return self.act(job, "retry")
 
-    def act(self, job: str, action: Action) -> Acted:
+    def act(self, job: str, action: Action, *, grace: str | None = None) -> Acted:
         """Any of these four."""
-        return self._run(self._verbs.act(job, action))
+        return self._run(self._verbs.act(job, action, grace))
 
-    def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False) -> BulkActed:
+    def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None) -> BulkActed:
         """Do it to every job that matches; a dry run only counts them."""
-        return self._run(self._verbs.bulk(action, wanted, dry_run))
+        return self._run(self._verbs.bulk(action, wanted, dry_run, grace))
 
     def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
         """Change a job that waits."""

@@ -141,11 +141,11 @@ class Verbs:
     def _left(self, ends: float | None) -> float | None:
         return None if ends is None else ends - self._terms.clock()
 
-    def act(self, job: str, action: Action) -> Steps[Acted]:
-        return self._model(calls.act(job, action), Acted)
+    def act(self, job: str, action: Action, grace: str | None) -> Steps[Acted]:
+        return self._model(calls.act(job, action, grace), Acted)
 
-    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool) -> Steps[BulkActed]:
-        return self._model(calls.bulk(action, wanted, dry_run=dry_run), BulkActed)
+    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool, grace: str | None) -> Steps[BulkActed]:
+        return self._model(calls.bulk(action, wanted, dry_run=dry_run, grace=grace), BulkActed)
 
     def change(self, job: str, priority: int | None, priority_class: str | None) -> Steps[JobView]:
         return self._model(calls.change(job, _patch(priority, priority_class)), JobView)

@@ -24,12 +24,13 @@ from trainmaster.dispatcher.api.context import (
 from trainmaster.dispatcher.api.limits import OpenStream, StreamKind
 from trainmaster.dispatcher.services import asking, auditing, logs, reading, steer
 from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
-from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, JobPatch
+from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
 from trainmaster.dispatcher.services.submit import Submission, submit_one
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.dispatcher.store.soft import JOBS, wait_set
+from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.states import JobState
 
@@ -149,6 +150,8 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     wanted = read_model(BulkRequest, body)
     if (action is None) != (wanted.patch is not None):
         raise ProblemError(Code.INVALID_SPEC, "patch is for reprioritise, which needs it, and for nothing else")
+    if wanted.grace is not None and action is not Action.CANCEL:
+        raise ProblemError(Code.INVALID_SPEC, "grace is for cancel, and for nothing else")
 
     details: dict[str, Any] = {}
 
@@ -192,9 +195,14 @@ async def _act(request: Request, state: State, caller: Caller, job_id: str, acti
     body = await request.body()
 
     details: dict[str, Any] = {}
+    grace: float | None = None
+    if action is Action.CANCEL and body.strip():
+        given = read_model(CancelSpec, body).grace
+        if given is not None:
+            grace, details = parse_duration(given), {"grace": given}
 
     async def work(tx: Transaction) -> tuple[int, Any]:
-        changed = await steer.act(tx, state.stores, caller, job_id, action)
+        changed = await steer.act(tx, state.stores, caller, job_id, action, grace)
         if changed is not None:
             details.update(auditing.change_of(steer.told(changed.record.job), steer.told(changed.job)))
         row = await job_store.view(tx, await steer.find_key(tx, caller, job_id))

@@ -603,7 +603,7 @@ async def _changes(
                 words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_WORDS]
                 failed[RunRef(row.job_id, row.attempt)] = f"its order for the cluster cannot be made: {words}"
             elif row.state == RunState.STOPPING:
-                stop.append({"run": run, "generation": row.generation, **stop_of({}, row.stop_cause)})
+                stop.append({"run": run, "generation": row.generation, **stop_of({}, row.stop_cause, row.stop_grace)})
             continue
         for kind, into in (("start", start), ("resize", resize), ("stop", stop)):
             if kind in order:
@@ -643,7 +643,7 @@ def _order_of(row: Any, declared: Collection[str], timeout: float) -> dict[str, 
         order["stop"] = {
             "run": run,
             "generation": row.generation,
-            **stop_of(orjson.loads(row.spec), row.stop_cause),
+            **stop_of(orjson.loads(row.spec), row.stop_cause, row.stop_grace),
         }
     return order
 

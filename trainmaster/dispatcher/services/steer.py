@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster.dispatcher.domain.priority_classes import not_allowed
@@ -17,10 +17,11 @@ from trainmaster.dispatcher.store import runs, scheduling, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
+from trainmaster.protocol.durations import Duration, parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
-from trainmaster.protocol.jobs import LabelKey, LabelValue
-from trainmaster.protocol.states import JobState
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
+from trainmaster.protocol.states import JobState, Wish
 
 BATCH = 1000
 
@@ -43,6 +44,12 @@ class Action(StrEnum):
         }[self]
 
 
+def _short_enough(value: str) -> str:
+    if parse_duration(value) > LONGEST_STOP_GRACE:
+        raise ValueError("is at most 10m")
+    return value
+
+
 class JobPatch(Strict):
     """What may be changed of a job that waits."""
 
@@ -61,8 +68,20 @@ class BulkFilter(Strict):
     cluster: Name40 | None = None
 
 
+Grace = Annotated[Duration, AfterValidator(_short_enough)]
+
+
+class CancelSpec(Strict):
+    """How jobs are cancelled."""
+
+    grace: Grace | None = None
+    """The most that members may take to end, where their specification says more; of a stop that is under way, too."""
+
+
 class BulkRequest(Strict):
     filter: BulkFilter
+    grace: Grace | None = None
+    """For cancel alone, as in ``CancelSpec``."""
     dry_run: bool = False
     patch: JobPatch | None = None
 
@@ -89,10 +108,15 @@ async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
     return key
 
 
-async def act(tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action) -> store.Transition | None:
-    """Do it to one job; what changed, if anything did. Raises ProblemError WRONG_STATE when the job cannot take it."""
+async def act(
+    tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action, grace: float | None = None
+) -> store.Transition | None:
+    """Do it to one job; what changed, if anything did. Raises ProblemError WRONG_STATE when the job cannot take it.
+
+    ``grace``: for a cancel, the most seconds that members may take to end.
+    """
     key = await find_key(tx, caller, text)
-    return next(iter(await _act_on(tx, stores, caller, [key], action, strict=True)), None)
+    return next(iter(await _act_on(tx, stores, caller, [key], action, grace, strict=True)), None)
 
 
 async def patch(
@@ -117,6 +141,7 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
     if request.dry_run:
         return BulkResult(matched, 0)
     ids: list[str] = []
+    grace = None if request.grace is None else parse_duration(request.grace)
     changed, after, batch = 0, 0, BATCH
     while batch == BATCH:
         async with stores.database.transaction() as tx:
@@ -126,7 +151,7 @@ async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Act
                 break
             after = keys[-1]
             if action is not None:
-                done = await _act_on(tx, stores, caller, keys, action, strict=False)
+                done = await _act_on(tx, stores, caller, keys, action, grace, strict=False)
             elif request.patch is not None:
                 done = await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
             else:
@@ -176,7 +201,14 @@ async def class_id_of(tx: Transaction, name: str) -> int:
 
 
 async def _act_on(
-    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], action: Action, *, strict: bool
+    tx: Transaction,
+    stores: Stores,
+    caller: Caller,
+    keys: Sequence[int],
+    action: Action,
+    grace: float | None,
+    *,
+    strict: bool,
 ) -> list[store.Transition]:
     records = await store.lock(tx, keys)
     live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
@@ -189,10 +221,14 @@ async def _act_on(
             if strict:
                 raise
             continue
-        if after == record.job:
-            continue
         run = live.get(key)
-        if run is not None and (stopped := lifecycle.stop_for(after, run.run)) != run.run:
+        # A stop that is under way may be made shorter; nothing makes one longer.
+        hastens = grace is not None and run is not None and after.wish is Wish.CANCEL and run.run.stop_cause is not None
+        if after == record.job and not hastens:
+            continue
+        if run is not None and hastens and (stopped := lifecycle.stop_for(after, run.run)) == run.run:
+            changes.append((run, run_machine.hasten(run.run)))
+        elif run is not None and (stopped := lifecycle.stop_for(after, run.run)) != run.run:
             changes.append((run, stopped))
         transitions.append(
             store.Transition(
@@ -211,7 +247,11 @@ async def _act_on(
     touched = {record.cluster_id for record, _ in changes}
     versions = await runs.raise_desired(tx, touched)
     await runs.write(
-        tx, [runs.RunChange(record.ref, run, desired_version=versions[record.cluster_id]) for record, run in changes]
+        tx,
+        [
+            runs.RunChange(record.ref, run, desired_version=versions[record.cluster_id], stop_grace=grace)
+            for record, run in changes
+        ],
     )
 
     async def wake() -> None:

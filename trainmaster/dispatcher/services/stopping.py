@@ -20,16 +20,21 @@ def grace_of(spec: Mapping[str, Any]) -> float:
         return LONGEST_STOP_GRACE
 
 
-def stop_of(spec: Mapping[str, Any], cause: str) -> dict[str, Any]:
+def stop_of(spec: Mapping[str, Any], cause: str, most: float | None = None) -> dict[str, Any]:
     """The part of a ``StopRun`` in wire form that follows from a specification in wire form.
 
+    ``most``: seconds that who stopped it leaves to its members in all; less than its specification says, or None.
     Who cancels a job wants nothing of it any more; in all other cases its state is saved first.
     """
-    stop = {"cause": cause, "graceSeconds": grace_of(spec)}
+    stop: dict[str, Any] = {"cause": cause, "graceSeconds": grace_of(spec)}
     checkpoint = spec.get("checkpoint")
     if checkpoint is not None and cause in _KEEPS_STATE:
         wanted = Checkpoint.model_validate(checkpoint)
         stop |= {"checkpointSignal": wanted.signal, "checkpointSeconds": parse_duration(wanted.wait)}
+    if most is not None:
+        stop["graceSeconds"] = min(stop["graceSeconds"], most)
+        if "checkpointSeconds" in stop:
+            stop["checkpointSeconds"] = min(stop["checkpointSeconds"], most - stop["graceSeconds"])
     return stop
 
 

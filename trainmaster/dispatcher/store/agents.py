@@ -226,12 +226,12 @@ async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int
         """
         SELECT d.job_id, d.attempt, d.state, d.generation, d.stop_cause, d.sizes, d.assumed, d.disconnect_seconds,
                d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.narrowed, d.awaits,
-               d.burst, d.bytes_all = d.bytes AS is_last
+               d.burst, d.stop_grace, d.bytes_all = d.bytes AS is_last
         FROM (
             SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
                    r.desired_version, j.name, j.parameters, q.path AS queue, s.spec, r.decision->'narrowed' AS narrowed,
                    (r.decision->>'awaitsSeconds')::float8 AS awaits,
-                   r.decision->'burst' AS burst,
+                   r.decision->'burst' AS burst, r.stop_grace,
                    sum(size) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
                    sum(size) OVER () AS bytes_all,
                    row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number

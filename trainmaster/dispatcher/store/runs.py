@@ -47,6 +47,8 @@ class RunChange:
     desired_version: int | None = None
     has_nodes: bool = False
     ended_ago: float = 0.0
+    stop_grace: float | None = None
+    """The most seconds that its members may take to end; what was less before stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +299,13 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
         WITH n AS MATERIALIZED (
             SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
                 job_id bigint, attempt int, state run_state, generation int, seq int, known bool, stop_cause stop_cause,
-                desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8)
+                desired_version bigint, result jsonb, placement jsonb, over bool, placed bool, ago float8, grace float8)
             LIMIT :many
         ), touched AS (
             UPDATE runs SET
                 state = n.state, generation = n.generation, seq = n.seq, known = n.known,
                 stop_cause = n.stop_cause, desired_version = coalesce(n.desired_version, runs.desired_version),
+                stop_grace = least(n.grace, runs.stop_grace),
                 result = coalesce(n.result, runs.result), placement = coalesce(n.placement, runs.placement),
                 started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(runs.started_at, now())
                                   ELSE runs.started_at END,
@@ -331,6 +334,7 @@ async def write(tx: Transaction, changes: Sequence[RunChange]) -> None:
                     "over": change.run.state.is_terminal,
                     "placed": change.has_nodes,
                     "ago": change.ended_ago,
+                    "grace": change.stop_grace,
                 }
                 for change in changes
             ]

@@ -467,6 +467,7 @@ runs = Table(
     Column("cost", Numeric()),
     Column("pools", ARRAY(Text)),
     Column("holder", Integer),
+    Column("stop_grace", Double, comment="Seconds that who stopped it left to its members; null: as specified."),
     PrimaryKeyConstraint("job_id", "attempt"),
     CheckConstraint(
         "(ended_at IS NOT NULL) ="
