@@ -9,13 +9,14 @@ FROM python:${PYTHON} AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/trainmaster
-# The locked versions are constraints: what production needs is installed at these versions, the rest of the lists is not.
-COPY requirements/demo.txt requirements/demo.txt
-RUN pip install --constraint requirements/demo.txt hatchling
+# Only locked versions, of files with the hashes that are written there. The check fails where the list lacks what the product needs.
+COPY requirements/build.txt requirements/image.txt requirements/
+RUN pip install --require-hashes --no-deps -r requirements/build.txt
+RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY trainmaster trainmaster
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist .
-RUN /opt/trainmaster/bin/pip install --only-binary :all: --constraint requirements/demo.txt "$(ls dist/*.whl)[dispatcher,agent]"
+RUN /opt/trainmaster/bin/pip install --no-deps "$(ls dist/*.whl)[dispatcher,agent]" && /opt/trainmaster/bin/pip check
 RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
 
 FROM python:${PYTHON}

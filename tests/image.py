@@ -49,7 +49,8 @@ class Installed:
         for instruction in dockerfile.stages()[-1].all("ENV"):
             for word in instruction.words:
                 name, _, value = word.partition("=")
-                here[name] = value.replace(_PLACE, str(self.folder)).replace("$PATH", here["PATH"])
+                value = value.replace(_PLACE, str(self.folder)).replace("$PATH", here["PATH"])
+                here[name] = "127.0.0.1" if value == "0.0.0.0" else value  # noqa: S104 - only compared
         return here
 
     def run(self, program: str, *words: str) -> str:
@@ -79,11 +80,11 @@ def install(folder: Path) -> Installed:
             case "COPY":
                 *sources, target = instruction.words
                 for source in sources:
-                    _copy(ROOT / source, build / target / source if target.endswith("/") else build / target)
+                    _copy(ROOT / source, build / target / Path(source).name if target.endswith("/") else build / target)
             case "RUN":
                 command = instruction.rest.replace(_PLACE, str(installed.folder))
                 done = subprocess.run(
-                    ["sh", "-ec", command], cwd=build, env=env, capture_output=True, text=True, timeout=300, check=False
+                    ["sh", "-ec", command], cwd=build, env=env, capture_output=True, text=True, timeout=900, check=False
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             case "ENV":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import locked
 from tests.waiting import eventually_sync
 from trainmaster.cli.embedded import free_port
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.wheel
 
 
 def run(*words: str | Path, **options: object) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=900, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     return done  # type: ignore[no-any-return]
 
@@ -28,7 +29,8 @@ def test_the_installed_wheel_comes_up_and_runs_a_job(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     clean = tmp_path / "venv" / "bin"
     pip = (clean / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "--constraint", ROOT / "requirements" / "demo.txt", f"{wheel}[embedded]")
+    (tmp_path / "constraints.txt").write_text(locked.constraints("demo"))
+    run(*pip, "--constraint", tmp_path / "constraints.txt", f"{wheel}[embedded]")
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
     log = (tmp_path / "up.log").open("w+b")

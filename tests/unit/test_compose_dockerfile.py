@@ -2,10 +2,11 @@
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from tests import dockerfile
+from tests import dockerfile, locked
 from tests.compose_file import ROOT
 
 BUILD, LAST = dockerfile.stages()
@@ -32,10 +33,28 @@ def test_the_last_stage_installs_nothing_and_has_no_compiler() -> None:
     assert not re.search(r"\b(pip|apt|apt-get|gcc|build-essential)\b", text)
 
 
-def test_only_locked_versions_are_installed() -> None:
+def test_only_locked_files_are_installed() -> None:
     installs = [run.rest for run in BUILD.all("RUN") if "pip install" in run.rest]
-    assert installs
-    assert all("--constraint requirements/" in line for line in installs)
+    from_lists = [line for line in installs if " --requirement" in line or " -r " in line]
+    assert from_lists
+    assert all("--require-hashes" in line and "--no-deps" in line for line in from_lists)
+    assert all(
+        "dist/" in line and "--no-deps" in line and "pip check" in line for line in set(installs) - {*from_lists}
+    )
+
+
+@pytest.mark.parametrize("path", locked.LISTS, ids=lambda path: path.name)
+def test_every_locked_package_has_a_version_and_hashes(path: Path) -> None:
+    entries = path.read_text().replace("\\\n", " ").splitlines()
+    assert entries
+    for entry in entries:
+        assert re.fullmatch(r"[a-z0-9._-]+==[^\s;]+( +--hash=sha256:[0-9a-f]{64})+", entry.strip()), entry[:100]
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    tested, shipped = locked.versions("dev"), locked.versions("image") | locked.versions("build")
+    assert shipped.items() <= tested.items()
+    assert locked.versions("demo").items() <= tested.items()
 
 
 def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
@@ -45,7 +64,10 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
     assert [source for source in copied if not dockerfile.is_sent(source)] == []
 
 
-@pytest.mark.parametrize("path", [".env", ".git", ".venv", "tests", "trainmaster/__pycache__", "requirements/dev.txt"])
+@pytest.mark.parametrize(
+    "path",
+    [".env", ".git", ".venv", "tests", "trainmaster/__pycache__", "requirements/demo.txt", "requirements/dev.txt"],
+)
 def test_what_the_image_does_not_need_is_not_sent(path: str) -> None:
     assert not dockerfile.is_sent(path)
 
