@@ -85,6 +85,8 @@ ALLOWED: dict[Call, set[str]] = {
     ("POST", "/v1/clusters/{name}/rotate"): ADMINS,
     ("POST", "/v1/clusters/{name}/drain"): ADMINS,
     ("POST", "/v1/clusters/{name}/declare-lost"): ADMINS,
+    ("GET", "/v1/clusters/{name}/quarantined-runs"): ADMINS,
+    ("POST", "/v1/clusters/{name}/stop-quarantined"): ADMINS,
     ("GET", "/v1/keys"): ADMINS,
     ("POST", "/v1/keys"): ADMINS,
     ("DELETE", "/v1/keys/{key_id}"): ADMINS,

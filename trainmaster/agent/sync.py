@@ -117,6 +117,8 @@ class Agent:
         self._capacity_at = -1e9
         self._version = 0
         """Of the desired state, as far as it has been acted on."""
+        self._highest_version = 0
+        """That this process was ever told, in the epoch that it knows."""
         self._kick = asyncio.Event()
         self._absences = Absences(runtime, self._kick.set)
         self._streams = LogStreams(dispatcher, runtime, self._session)
@@ -193,6 +195,7 @@ class Agent:
             held_digest=self._digest(status.run for status in held),
             capacity=capacity,
             epoch=self._epoch,
+            desired_version=self._highest_version,
         )
         asked_at = self._clock()
         try:
@@ -325,9 +328,10 @@ class Agent:
         A new epoch means that the dispatcher's store was restored or replaced: it may have forgotten runs that are wanted.
         """
         if self._epoch and answer.epoch != self._epoch:
-            self._epoch_is_new = True
+            # A dispatcher that quarantines what it has forgotten names as unknown only what is to be stopped.
+            self._epoch_is_new = answer.quarantined is None
             log.error(
-                "the dispatcher's store is another one (%s, was %s); unknown runs are left alone",
+                "the dispatcher's store is another one, or was restored from a backup (%s, was %s); runs that it has forgotten go on",
                 answer.epoch,
                 self._epoch,
             )
@@ -400,6 +404,7 @@ class Agent:
             self._kick.set()
             await asyncio.sleep(_NO_LEASE_SECONDS)
         self._version = answer.version
+        self._highest_version = max(self._highest_version, answer.version)
         if answer.stop or answer.resize:
             self._kick.set()
 

@@ -87,7 +87,11 @@ def _runs(cluster: "ClusterView") -> str:
         return "-"
     parts = [
         f"{many} {what}"
-        for many, what in ((cluster.stopping_runs, "stopping"), (cluster.orphaned_runs, "orphaned"))
+        for many, what in (
+            (cluster.stopping_runs, "stopping"),
+            (cluster.orphaned_runs, "orphaned"),
+            (cluster.quarantined_runs, "quarantined besides"),
+        )
         if many
     ]
     return f"{cluster.live_runs} ({', '.join(parts)})" if parts else str(cluster.live_runs)
@@ -263,6 +267,35 @@ def declare_lost(
         return
     print(f"{name}  declared lost: {_many(done.lost)}")
     hint(("when it is back", f"clusters uncordon {name}"), ("if it is gone for good", f"clusters remove {name}"))
+
+
+@clusters_app.command()
+def quarantined(
+    ctx: typer.Context,
+    name: ClusterName,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="Have this run stopped; may be repeated.")
+    ] = None,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Have all of them stopped.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List runs that go on though the store has forgotten them since it was restored from a backup, or have them stopped."""
+    with config.connect(ctx) as client:
+        if stop or stop_all:
+            stopping = client.stop_quarantined(name, () if stop_all else stop or ())
+            print(f"{name}  {_many(len(stopping))} will be stopped, within two leases of its agent")
+            return
+        found = client.quarantined_runs(name)
+    if output.is_data:
+        print_data([data_of(run) for run in found], output)
+        return
+    if not found:
+        note(f"no run of {name} is quarantined")
+        return
+    print_table(
+        ["RUN", "STATE", "SINCE"],
+        [[run.run, "stopping" if run.stopping else run.state, age(run.since)] for run in found],
+    )
 
 
 @clusters_app.command()

@@ -320,6 +320,38 @@ def bootstrap(
         typer.echo(sentence)
 
 
+@admin_app.command()
+def recovered(
+    finish: Annotated[
+        bool, typer.Option("--finish", help="End the recovery now, though agents have not told yet what they run.")
+    ] = False,
+) -> None:
+    """Say that the store was restored from a backup. Run it before the dispatcher's processes start again.
+
+    Until every cluster's agent has told what it runs, nothing starts: a job that the backup holds as queued may be running. What runs
+    goes on; runs of waiting jobs are taken up again, and those of jobs that the backup does not have are quarantined and shown.
+    """
+    settings = _settings()
+    from trainmaster.dispatcher.services import recovery
+    from trainmaster.dispatcher.services.stores import Stores
+
+    async def work() -> str:
+        stores = Stores.open(settings)
+        try:
+            if finish:
+                was_on = await recovery.finish(stores)
+                return "the recovery has ended: jobs start again" if was_on else "no recovery is on"
+            epoch = await recovery.begin(stores)
+        finally:
+            await stores.close()
+        return (
+            f"store epoch {epoch}: nothing starts before every cluster's agent has told what it runs. Start the dispatcher's"
+            " processes now; trainmaster clusters shows which clusters are waited for"
+        )
+
+    typer.echo(_await_store(settings, lambda: asyncio.run(work())))
+
+
 @agent_app.command("run")
 def agent_run(
     url: Annotated[str, typer.Option(envvar="TRAINMASTER_URL", help="Address of the dispatcher's api.")],

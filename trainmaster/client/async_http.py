@@ -27,6 +27,7 @@ from trainmaster.client.values import (
     KeyView,
     NewKey,
     Page,
+    QuarantinedRun,
     QueueView,
     Tried,
     WebhookSecrets,
@@ -218,6 +219,14 @@ class AsyncClient:
 
     def watch_drain(self, cluster: str, timeout: float | None = None) -> AsyncGenerator[ClusterView, None]:
         return self._iterate(self._verbs.watch_drain(cluster, timeout))
+
+    async def quarantined_runs(self, cluster: str) -> list[QuarantinedRun]:
+        """Runs that a cluster's agent holds and that the store has forgotten since it was restored from a backup."""
+        return await self._run(self._verbs.quarantined_runs(cluster))
+
+    async def stop_quarantined(self, cluster: str, runs: Sequence[str] = ()) -> list[str]:
+        """Have these quarantined runs stopped, or all of them; which are. Raises ProblemError NOT_FOUND."""
+        return await self._run(self._verbs.stop_quarantined(cluster, runs))
 
     async def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
         return await self._run(self._verbs.declare_lost(cluster, force, orphans))

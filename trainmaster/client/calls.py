@@ -174,6 +174,14 @@ def drain_cluster(cluster: str, *, let_finish: bool) -> Request:
     return core.post(_cluster_path(cluster, "/drain"), {"letFinish": let_finish})
 
 
+def quarantined_runs(cluster: str) -> Request:
+    return core.get(_cluster_path(cluster, "/quarantined-runs"))
+
+
+def stop_quarantined(cluster: str, runs: Sequence[str]) -> Request:
+    return core.post(_cluster_path(cluster, "/stop-quarantined"), {"runs": list(runs)})
+
+
 def declare_lost(cluster: str, *, force: bool, orphans: bool) -> Request:
     body = {"force": force} | ({"orphans": True} if orphans else {})
     return core.post(_cluster_path(cluster, "/declare-lost"), body)

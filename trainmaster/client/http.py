@@ -26,6 +26,7 @@ from trainmaster.client.values import (
     KeyView,
     NewKey,
     Page,
+    QuarantinedRun,
     QueueView,
     Tried,
     WebhookSecrets,
@@ -264,6 +265,14 @@ class Client:
     def watch_drain(self, cluster: str, timeout: float | None = None) -> Iterator[ClusterView]:
         """The cluster each time that its number of runs has changed, until there are none or ``timeout`` seconds have passed."""
         return self._iterate(self._verbs.watch_drain(cluster, timeout))
+
+    def quarantined_runs(self, cluster: str) -> list[QuarantinedRun]:
+        """Runs that a cluster's agent holds and that the store has forgotten since it was restored from a backup."""
+        return self._run(self._verbs.quarantined_runs(cluster))
+
+    def stop_quarantined(self, cluster: str, runs: Sequence[str] = ()) -> list[str]:
+        """Have these quarantined runs stopped, or all of them; which are. Raises ProblemError NOT_FOUND."""
+        return self._run(self._verbs.stop_quarantined(cluster, runs))
 
     def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
         """Say that nothing of a cluster runs any more. Raises ProblemError CLUSTER_IN_CONTACT."""

@@ -150,6 +150,8 @@ class ClusterView(Lenient):
     agent_version: str = ""
     live_runs: int = 0
     stopping_runs: int = 0
+    quarantined_runs: int = 0
+    """Live runs that the store has forgotten since it was restored from a backup."""
     orphaned_runs: int = 0
     """Live runs of which its agent has no record, because another agent was sent them."""
     runtime: str | None = None
@@ -167,6 +169,15 @@ class Drained(Lenient):
     stopped: int
     live_runs: int
     reachable: bool = True
+
+
+class QuarantinedRun(Lenient):
+    """A run that a cluster's agent holds and that the store has forgotten since it was restored."""
+
+    run: str
+    state: str
+    stopping: bool = False
+    since: Timestamp
 
 
 class DeclaredLost(Lenient):

@@ -30,6 +30,7 @@ from trainmaster.client.values import (
     KeyView,
     NewKey,
     Page,
+    QuarantinedRun,
     QueueView,
     Tried,
     WebhookSecrets,
@@ -213,6 +214,13 @@ class Verbs:
             if now.live_runs == 0 or (left is not None and left <= 0):
                 return
             yield Sleep(_LOOK_SECONDS if left is None else min(_LOOK_SECONDS, left))
+
+    def quarantined_runs(self, cluster: str) -> Steps[list[QuarantinedRun]]:
+        return self._models(calls.quarantined_runs(cluster), "runs", QuarantinedRun)
+
+    def stop_quarantined(self, cluster: str, runs: Sequence[str]) -> Steps[list[str]]:
+        value = yield from self._value(calls.stop_quarantined(cluster, runs))
+        return list(value["stopping"])
 
     def declare_lost(self, cluster: str, force: bool, orphans: bool) -> Steps[DeclaredLost]:
         return self._model(calls.declare_lost(cluster, force=force, orphans=orphans), DeclaredLost)

@@ -210,6 +210,8 @@ class SyncRequest(Lenient):
     capacity: CapacityReport | None = None
     epoch: Word = ""
     """Installation and store epoch as the agent last heard them."""
+    desired_version: int = 0
+    """The highest version of what is desired that this process was told of; a store that is behind it was restored."""
 
 
 class RefusedPart(Lenient):
@@ -233,6 +235,8 @@ class SyncAnswer(Lenient):
     """Runs whose end is in the store: the agent may forget them."""
     unknown: tuple[str, ...] = ()
     """Runs that the store does not hold as live on this cluster: stopped after two agreeing answers, one lease apart."""
+    quarantined: tuple[str, ...] | None = None
+    """Runs that the store has forgotten and that go on all the same. None: this dispatcher knows no such runs."""
     send_full: bool = False
     send_capacity: bool = False
     refused: tuple[RefusedPart, ...] = ()

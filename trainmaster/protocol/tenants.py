@@ -203,6 +203,12 @@ class DeclareLostSpec(Strict):
     """Only runs of which the cluster's agent has no record, because another agent was sent them."""
 
 
+class StopQuarantinedSpec(Strict):
+    """Quarantined runs of a cluster to be stopped; all of them where none is named."""
+
+    runs: Annotated[tuple[Annotated[str, StringConstraints(max_length=100)], ...], Field(max_length=10_000)] = ()
+
+
 class ReservationSpec(Strict):
     """Whole nodes that are kept for a queue, and for those below it, on each of these clusters in a window of time."""
 

@@ -7,10 +7,17 @@ from fastapi import APIRouter, Request, Response
 
 from trainmaster.dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
 from trainmaster.dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
-from trainmaster.dispatcher.services import auditing, clusters, reading, tenants
+from trainmaster.dispatcher.services import auditing, clusters, reading, recovery, tenants
 from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.dispatcher.store.keys import Caller
-from trainmaster.protocol.tenants import ClusterSpec, DeclareLostSpec, DrainSpec, JoinSpec, RotateSpec
+from trainmaster.protocol.tenants import (
+    ClusterSpec,
+    DeclareLostSpec,
+    DrainSpec,
+    JoinSpec,
+    RotateSpec,
+    StopQuarantinedSpec,
+)
 
 router = APIRouter(prefix="/v1", tags=["clusters"])
 
@@ -117,6 +124,25 @@ async def declare_lost(name: str, request: Request, state: App, caller: Admin) -
         return 200, done
 
     return await once_in_parts(request, state, caller, body, work, action="declare lost", target=name, details=details)
+
+
+@router.get("/clusters/{name}/quarantined-runs")
+async def list_quarantined(name: str, state: App, caller: Admin) -> Response:
+    """Runs that the cluster's agent holds and that the store has forgotten since it was restored."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"runs": await recovery.list_quarantined(tx, name)})
+
+
+@router.post("/clusters/{name}/stop-quarantined")
+async def stop_quarantined(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Have quarantined runs stopped: those that are named, or all of them."""
+    body = await request.body()
+    spec = read_model(StopQuarantinedSpec, body)
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        return 200, {"name": name, "stopping": await recovery.stop_quarantined(tx, name, list(spec.runs))}
+
+    return await once(request, state, caller, body, work, action="stop quarantined", target=name)
 
 
 @router.post("/clusters/{name}/cordon")

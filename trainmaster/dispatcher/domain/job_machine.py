@@ -89,6 +89,12 @@ def dispatch(job: Job) -> Job:
     return job.moved(JobState.DISPATCHED)._replace(attempt=job.attempt + 1, message="")
 
 
+def adopt(job: Job, attempt: int) -> Job:
+    """The waiting job runs already: the store was restored, and its agent holds run ``attempt`` of it."""
+    waiting = job if job.state is JobState.QUEUED else job.moved(JobState.QUEUED)
+    return waiting.moved(JobState.DISPATCHED)._replace(attempt=attempt, message="")
+
+
 def run_started(job: Job) -> Job:
     """Its run reached its gang minimum."""
     return job.moved(JobState.RUNNING)._replace(returns=0) if job.state is JobState.DISPATCHED else job

@@ -21,7 +21,7 @@ from trainmaster.dispatcher.scheduler.reads import Sight, serving
 from trainmaster.dispatcher.scheduling.decide import decide
 from trainmaster.dispatcher.scheduling.plan import Plan
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services import absences, agents, bursting, measuring, planning
+from trainmaster.dispatcher.services import absences, agents, bursting, measuring, planning, recovery
 from trainmaster.dispatcher.services.following import Follower
 from trainmaster.dispatcher.services.planning import NotLeaderError
 from trainmaster.dispatcher.services.reason_book import ReasonBook
@@ -29,7 +29,7 @@ from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import scheduling
 from trainmaster.dispatcher.store.database import process_name
 from trainmaster.dispatcher.store.migrate import PARTITIONS_SQL
-from trainmaster.dispatcher.store.scheduling import Reads
+from trainmaster.dispatcher.store.scheduling import Reads, StoreRestoredError
 from trainmaster.dispatcher.store.soft import SCHEDULER, wait_set
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
@@ -164,6 +164,10 @@ class Scheduler:
         except NotLeaderError:
             log.warning("another scheduler has taken the lead; following it as a standby")
             self._resign()
+        except StoreRestoredError:
+            self._resign()
+            if await recovery.begin_unless_on(self.stores):
+                log.exception("the store was restored; nothing starts before every agent has told what it runs")
         except ProblemError as error:
             measuring.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
@@ -284,6 +288,8 @@ class Scheduler:
                 await agents.give_up_overdue(self.stores, token)
             with contained(Part.CHORE, "recall runs that no agent has spoken of"):
                 await absences.recall_unheard(self.stores, token)
+            with contained(Part.CHORE, "end a recovery"):
+                await recovery.finish_when_told(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:

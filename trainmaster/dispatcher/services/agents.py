@@ -15,7 +15,7 @@ from trainmaster.dispatcher.domain import lifecycle, run_machine
 from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.domain.run_machine import Verdict
-from trainmaster.dispatcher.services import absences, measuring
+from trainmaster.dispatcher.services import absences, measuring, recovery
 from trainmaster.dispatcher.services.stopping import grace_of, stop_of
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents, datasets, runs, scheduling, tenants
@@ -108,8 +108,22 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         reports, strange = _by_ref(request.runs)
         found = Findings(unknown=strange)
         lists_all = request.full and given.names_all
+        restored: list[job_store.Transition] = []
+        # The store is behind what this agent was told: it was restored, and nobody has said so yet.
+        is_behind = not standing.is_recovering and request.desired_version > (standing.desired or 0)
+        if standing.is_awaited and lists_all:
+            _, restored = await recovery.take_up(tx, cluster_id, standing.holder, reports)
+        elif is_behind and lists_all:
+            await recovery.protect(tx, caller.cluster or "", cluster_id, reports)
+        elif lists_all:
+            await recovery.forget_ended(tx, cluster_id, reports)
         missing = await _lock_all(tx, cluster_id, reports, given.unread) if lists_all else []
-        await _take_reports(tx, stores, caller, request, reports, standing.holder, found)
+        await _take_reports(
+            tx, stores, caller, request, reports, standing.holder, found, is_recovering=standing.is_recovering
+        )
+        unknown, quarantined = await recovery.leave_quarantined(tx, cluster_id, found.unknown)
+        if is_behind and not request.full:
+            unknown = []  # they are quarantined with the full list that it is asked for
         await write_findings(tx, found)
         if request.capacity is not None:
             await agents.save_capacity(tx, cluster_id, request.capacity.model_dump(mode="json", by_alias=True))
@@ -126,8 +140,8 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
     _tell_refused(caller.cluster or "", given)
     measuring.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
     stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
-    if asked:
-        stores.jobs_changed([t.record.id for t in asked], [cluster_id])
+    if asked or restored:
+        stores.jobs_changed([t.record.id for t in (*asked, *restored)], [cluster_id])
     if request.capacity is not None or given.capacity_mistake:
         stores.soft.wake(SCHEDULER)
     return SyncAnswer(
@@ -135,8 +149,9 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         epoch=standing.epoch,
         lease_seconds=lease,
         settled=tuple(found.settled),
-        unknown=tuple(found.unknown),
-        send_full=not request.full and differs,
+        unknown=tuple(unknown),
+        quarantined=tuple(quarantined),
+        send_full=not request.full and (differs or standing.is_awaited or (is_behind and bool(found.unknown))),
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused,
     )
@@ -185,6 +200,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
         send_full=True,
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused,
+        quarantined=(),
     )
 
 
@@ -227,6 +243,8 @@ async def _take_reports(
     by_ref: Mapping[RunRef, RunReport],
     holder: int,
     found: Findings,
+    *,
+    is_recovering: bool,
 ) -> None:
     if not by_ref:
         return
@@ -253,6 +271,8 @@ async def _take_reports(
         if record is None or record.cluster_id != cluster_id:
             found.unknown.append(report.run)
             continue
+        if is_recovering:
+            record = recovery.with_generation(record, report)
         if ref in doubtful and record.run.is_live:
             found.verdicts[UNVERIFIED] += 1
             continue

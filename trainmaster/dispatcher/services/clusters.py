@@ -11,7 +11,7 @@ from trainmaster.dispatcher.domain.job_machine import RunEnding
 from trainmaster.dispatcher.services import measuring, tenants
 from trainmaster.dispatcher.services.agents import Findings, give_up, write_findings
 from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import agents, keys, runs
+from trainmaster.dispatcher.store import agents, keys, recovery, runs
 from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store import tenants as store
 from trainmaster.dispatcher.store.database import Transaction
@@ -159,6 +159,7 @@ async def declare_lost(stores: Stores, caller: Caller, name: str, *, force: bool
                 f" {name}; if they are surely gone, --force declares them lost all the same",
             )
         await agents.end_session(tx, cluster_id)
+        await recovery.note_recovered(tx, cluster_id)
     async with stores.database.transaction() as tx:
         await store.cordon(tx, name, True)
     stores.tenants_changed()

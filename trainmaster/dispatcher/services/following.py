@@ -92,6 +92,8 @@ class Follower:
 
     view: View = field(default_factory=View)
     cursor: Cursor | None = None
+    epoch: int | None = None
+    """Store epoch of the installation that the view was loaded from."""
     ahead: float = 0.0
     """By how much the store's time since the epoch is ahead of the caller's clock."""
     now: float = 0.0
@@ -123,7 +125,12 @@ class Follower:
 
         ``now`` is the caller's clock, set against the store's.
         """
+        epoch = self.epoch
         unsettled = await self._absorb(stores, now)
+        if epoch is not None and self.epoch != epoch:
+            # The store was restored from a backup: changes that are not in it any more are in the view.
+            self.begin_anew()
+            unsettled = await self._absorb(stores, now)
         for _ in range(_MOST_REPAIRS):
             if not self._is_damaged:
                 break
@@ -143,7 +150,7 @@ class Follower:
                 if self.quarantine.entries:
                     await self._try_again(tx)
             for row in await scheduling.leases(tx):
-                self.ahead, self.now = row.now - now, row.now
+                self.ahead, self.now, self.epoch = row.now - now, row.now, row.store_epoch
                 if row.cluster_id is not None:
                     self.view.lease_until[row.cluster_id] = row.until
             self.view.set_trouble(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.dispatcher.containment import Part, note
+from trainmaster.dispatcher.domain.recovery import closed_by_recovery
 from trainmaster.dispatcher.services.following import overpromised
 from trainmaster.dispatcher.services.steer import BulkFilter, find_key, to_filter
 from trainmaster.dispatcher.store import jobs as store
@@ -320,6 +321,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "cordoned": row.cordoned,
                 "draining": row.draining,
                 "closed": fault or (report.closed if report else ""),
+                "closed": _closed(row, report),
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
                 **(
@@ -327,6 +329,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                         "liveRuns": row.live_runs,
                         "stoppingRuns": row.stopping_runs,
                         "orphanedRuns": row.orphaned_runs,
+                        "quarantinedRuns": row.quarantined_runs,
                     }
                     if caller.is_admin
                     else {}
@@ -351,6 +354,10 @@ def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
         kind = row.spec.get("kind") if isinstance(row.spec, dict) else None
         known = ClusterKind(kind) if kind in tuple(ClusterKind) else ClusterKind.PRIVATE
         return ClusterSpec(name=row.name, cluster_kind=known), "what is declared of it cannot be read; apply it again"
+def _closed(row: Row[Any], report: CapacityReport | None) -> str:
+    if row.awaited is not None:
+        return closed_by_recovery(row.awaited)
+    return report.closed if report else ""
 
 
 def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) -> str:
@@ -358,7 +365,7 @@ def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) ->
         return "never connected"
     if not row.reachable:
         return "unreachable"
-    if report is not None and report.closed:
+    if _closed(row, report):
         return "closed"
     if row.draining:
         return "draining" if row.live_runs else "drained"

@@ -6,6 +6,7 @@ from typing import Any
 from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun, policy_of
 from trainmaster.dispatcher.domain.datasets import Dataset
 from trainmaster.dispatcher.domain.prices import FREE, Tariff
+from trainmaster.dispatcher.domain.recovery import closed_by_recovery
 from trainmaster.dispatcher.scheduling.declared import advance_of, class_of, cluster_of, dataset_of, queue_of
 from trainmaster.dispatcher.scheduling.plan import members_leaving
 from trainmaster.dispatcher.scheduling.view import (
@@ -46,6 +47,8 @@ def reservation_from(row: Any) -> AdvanceReservation:
 
 def cluster_from(row: Any, tariff: Tariff = FREE) -> Cluster:
     report = None if row.report is None else CapacityReport.model_validate(row.report)
+    if report is not None and row.awaited is not None:
+        report = report.model_copy(update={"closed": closed_by_recovery(row.awaited)})
     return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report, cordoned=row.cordoned, tariff=tariff)
 
 

@@ -242,11 +242,14 @@ async def count_live_on(tx: Transaction, cluster_id: int) -> int:
 
 
 async def digest_of_cluster(tx: Transaction, cluster_id: int, holder: int) -> tuple[int, int]:
-    """Return number and XOR of the fingerprints of the live runs that this holder has reported."""
+    """Return number and XOR of the fingerprints of the live runs that this holder has reported, and of those that are quarantined."""
     row = await tx.one(
         f"""
-        SELECT count(*) AS many, coalesce(bit_xor(digest), 0) AS digest
-        FROM runs WHERE cluster_id = :cluster AND known AND {LIVE_RUN} AND (holder = :holder OR holder IS NULL)
+        SELECT count(*) AS many, coalesce(bit_xor(digest), 0) AS digest FROM (
+            SELECT digest FROM runs
+            WHERE cluster_id = :cluster AND known AND {LIVE_RUN} AND (holder = :holder OR holder IS NULL)
+            UNION ALL SELECT digest FROM quarantined_runs WHERE cluster_id = :cluster AND NOT stop
+        ) AS held
         """,
         cluster=cluster_id,
         holder=holder,

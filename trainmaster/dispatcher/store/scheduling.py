@@ -92,6 +92,10 @@ class Cursor:
     xid: int
 
 
+class StoreRestoredError(Exception):
+    """The store has not got any more what was read from it: it was restored from a backup."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
     """Changes since a cursor. ``unsettled`` says that newer ones are committed but may still be overtaken by older ones."""
@@ -150,6 +154,8 @@ async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
             submitted.append((ref, ref + many - 1))
         else:
             others.add((kind, ref))
+    if xmin < cursor.xid:
+        raise StoreRestoredError(f"transactions up to {cursor.xid} were read from the store, and it is at {xmin}")
     return Feed(Cursor(xmin), tuple(submitted), jobs, tuple(others), unsettled)
 
 
@@ -186,12 +192,20 @@ async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
 
 
 async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequence[Row[Any]]:
-    """Clusters with the last report of their agents: these, or all of them."""
+    """Clusters with the last report of their agents: these, or all of them.
+
+    ``awaited``: during a recovery the clusters that it waits for; null otherwise.
+    """
     if ids is not None and not ids:
         return []
     return await tx.all(
         """
-        SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
+        SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report,
+               CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
+                   (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
+                    WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
+                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '{}') END AS awaited
+        FROM installation i CROSS JOIN clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
         WHERE c.removed_at IS NULL AND (CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[])))
         """,
         ids=None if ids is None else list(ids),
@@ -199,12 +213,15 @@ async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequenc
 
 
 async def leases(tx: Transaction) -> Sequence[Row[Any]]:
-    """Until when each cluster's session lease lasts, and what time it is, in seconds since the epoch; ``cluster_id`` may be null."""
+    """Until when each cluster's session lease lasts, and what time it is, in seconds since the epoch; ``cluster_id`` may be null.
+
+    ``store_epoch``: of the installation; a view of another one is of no use.
+    """
     return await tx.all(
         """
         SELECT c.cluster_id, extract(epoch FROM c.lease_until)::float8 AS until,
-               extract(epoch FROM clock_timestamp())::float8 AS now
-        FROM (VALUES (true)) AS always LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
+               extract(epoch FROM clock_timestamp())::float8 AS now, i.store_epoch
+        FROM installation i LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
         """
     )
 

@@ -86,6 +86,7 @@ installation = Table(
     Column("up_since", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     _now(),
+    Column("recovering_since", DateTime(timezone=True)),
     CheckConstraint("one", name="one"),
 )
 
@@ -308,7 +309,20 @@ cluster_contacts = Table(
     Column("checked_count", Integer),
     Column("checked_digest", BigInteger),
     Column("checked_at", DateTime(timezone=True)),
+    Column("recovered_at", DateTime(timezone=True)),
     comment="Rewritten at each sync, hence apart from clusters. earlier_contact_at: last contact of the holder before this one.",
+)
+
+quarantined_runs = Table(
+    "quarantined_runs",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("run", Text, primary_key=True),
+    Column("digest", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("stop", Boolean, nullable=False, server_default=text("false")),
+    _now(),
+    comment="Live runs that agents hold and that the store has forgotten since it was restored. stop: an admin wants their end.",
 )
 
 cluster_desired = Table(

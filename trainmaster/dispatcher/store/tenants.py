@@ -248,8 +248,13 @@ async def cluster_overview(tx: Transaction) -> Sequence[Row[Any]]:
         """
         SELECT c.id, c.name, c.spec, c.cordoned, c.draining, t.lease_until, t.contact_at,
                t.lease_until > now() AS reachable, t.agent_version, p.report, p.received_at, r.live_runs, r.stopping_runs,
-               r.orphaned_runs
-        FROM clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN capacity p ON p.cluster_id = c.id
+               r.orphaned_runs, (SELECT count(*) FROM quarantined_runs q WHERE q.cluster_id = c.id) AS quarantined_runs,
+               CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
+                   (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
+                    WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
+                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '{}') END AS awaited
+        FROM installation i CROSS JOIN clusters c LEFT JOIN cluster_contacts t ON t.cluster_id = c.id
+             LEFT JOIN capacity p ON p.cluster_id = c.id
              LEFT JOIN cluster_holders h ON h.cluster_id = t.cluster_id AND h.holder = t.holder,
              LATERAL (SELECT count(*) AS live_runs, count(*) FILTER (WHERE r.state = 'stopping') AS stopping_runs,
                              count(*) FILTER (WHERE r.holder <> h.number) AS orphaned_runs

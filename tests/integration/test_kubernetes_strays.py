@@ -1,0 +1,80 @@
+"""Pods of runs that the agent has no record of, on the fake API server: another agent's, or of records that were deleted."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.kube_lab import KubeLab
+from tests.conformance.runtime_suite import RUNS, STUBBORN, A, Behaviour, Part, start_run, stop_run, until_state
+from tests.fake_kube.server import FakeKube
+from tests.integration.fake_lab import fake_cluster, lab_on, two_nodes
+from tests.waiting import eventually
+from trainmaster.protocol.states import RunState
+
+OTHER_HOME = "agent-2"
+
+
+class Scene:
+    """Two agents with one key and namespaces of their own, in one cluster."""
+
+    def __init__(self, kube: FakeKube, first: KubeLab, second: KubeLab) -> None:
+        self.kube = kube
+        self.first = first
+        self.second = second
+
+    async def start(self, behaviour: Behaviour = RUNS) -> None:
+        await self.first.open()
+        await self.first.runtime.renew(self.first.now())
+        await self.first.runtime.start(start_run(self.first, A, Part(behaviour, 2)))
+        await until_state(self.first, A, RunState.RUNNING)
+        await self.second.open()
+
+    async def clear(self, grace: float) -> None:
+        """Ask the second agent until it is sure that nothing of the run is left."""
+
+        async def is_gone() -> bool:
+            return await self.second.runtime.verify_absent(stop_run(A, grace=grace), "here")
+
+        assert not await is_gone(), "members are alive"
+        await eventually(is_gone, 20)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with fake_cluster() as kube:
+        kube.add_namespace(OTHER_HOME)
+        kube.add_namespace("kube-system")
+        with two_nodes(kube) as nodes:
+            scene = Scene(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
+            yield scene
+            for lab in (scene.first, scene.second):
+                await lab.close()
+
+
+async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(scene: Scene) -> None:
+    await scene.start()
+    first, second = scene.first.runtime, scene.second.runtime
+    assert first.holder != second.holder
+    assert first.place == second.place != ""
+
+
+async def test_an_agent_leaves_pods_alone_that_another_agent_has_a_record_of(scene: Scene) -> None:
+    await scene.start()
+    await scene.second.kubernetes._orphans.clear(lambda _: False)
+    assert scene.first.living(A) == 2
+
+
+@pytest.mark.parametrize("behaviour", [RUNS, STUBBORN])
+async def test_pods_of_another_agents_run_are_found_and_ended_when_they_are_to_stop(
+    scene: Scene, behaviour: Behaviour
+) -> None:
+    await scene.start(behaviour)
+    await scene.first.kubernetes.close()
+    await scene.clear(grace=1)
+    assert scene.first.living(A) == 0
+
+
+async def test_a_run_of_which_there_are_no_pods_is_absent_and_a_held_one_is_not(scene: Scene) -> None:
+    await scene.start()
+    assert not await scene.first.runtime.verify_absent(stop_run(A), "here")
+    assert await scene.second.runtime.verify_absent(stop_run("none-0000001-r1"), "here")

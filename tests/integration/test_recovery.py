@@ -1,0 +1,249 @@
+"""A store that was restored from a backup: what runs goes on, nothing starts twice, and what was forgotten is shown."""
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import FakeAgent, Service
+from tests.integration.rows import age_service, execute, rows, value
+from tests.waiting import eventually
+from trainmaster.dispatcher.services import recovery
+from trainmaster.dispatcher.services.following import Follower
+from trainmaster.dispatcher.store.scheduling import Cursor, StoreRestoredError, read_feed
+from trainmaster.protocol.agent import RunReport
+from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.states import RunState
+
+ON_PRIVATE: dict[str, Any] = {"placement": {"clusters": ["private"]}}
+
+
+@pytest.fixture
+async def agent(service: Service) -> FakeAgent:
+    connected = service.agent()
+    await connected.connect()
+    await age_service(service.stores)
+    return connected
+
+
+async def running(service: Service, agent: FakeAgent, name: str = "job", **fields: Any) -> tuple[str, str]:
+    job_id = await service.submit(name, **ON_PRIVATE, **fields)
+    run = str((await agent.next_start())["run"])
+    await agent.report(run, RunState.RUNNING, 1, placement={"node": {"main": 1}})
+    await service.until(job_id, "running")
+    return job_id, run
+
+
+async def forget_dispatch(service: Service, run: str) -> None:
+    """Put job and run back to what a backup had that was made before the dispatch."""
+    ref = parse_run_id(run)
+    await execute(service.stores, "DELETE FROM runs WHERE job_id = :job", job=ref.job_key)
+    await execute(service.stores, "DELETE FROM events WHERE job_id = :job AND seq > 1", job=ref.job_key)
+    await execute(
+        service.stores,
+        "UPDATE jobs SET state = 'queued', attempt = 0, version = 1, started_at = NULL WHERE id = :job",
+        job=ref.job_key,
+    )
+
+
+async def forget_job(service: Service, run: str) -> None:
+    """Put the store back to before the job was submitted."""
+    ref = parse_run_id(run)
+    for table, key in (("runs", "job_id"), ("events", "job_id"), ("jobs", "id")):
+        await execute(service.stores, f"DELETE FROM {table} WHERE {key} = :job", job=ref.job_key)
+
+
+async def restored(service: Service, *, behind: int = 0) -> None:
+    """What ``admin recovered`` does, with the scheduler forgetting what it has read."""
+    await execute(service.stores, "UPDATE cluster_desired SET version = greatest(0, version - :by)", by=behind)
+    await recovery.begin(service.stores)
+
+
+def report(run: str, state: RunState = RunState.RUNNING, seq: int = 1, generation: int = 1) -> RunReport:
+    return RunReport(run=run, generation=generation, seq=seq, state=state, placement={"node": {"main": 1}})
+
+
+async def full(agent: FakeAgent, *reports: RunReport) -> dict[str, Any]:
+    answer = await agent.sync(*reports, full=True)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def cluster(service: Service, name: str = "private") -> dict[str, Any]:
+    shown: dict[str, Any] = (await service.http.get(f"/v1/clusters/{name}")).json()
+    return shown
+
+
+async def is_over(service: Service) -> bool:
+    return bool(await value(service.stores, "SELECT recovering_since IS NULL FROM installation"))
+
+
+async def test_a_run_that_the_backup_does_not_have_is_adopted_and_its_job_is_not_started_again(
+    service: Service, agent: FakeAgent
+) -> None:
+    job_id, run = await running(service, agent)
+    await forget_dispatch(service, run)
+    await restored(service)
+    shown = await cluster(service)
+    assert shown["state"] == "unreachable"
+    answer = (await agent.sync()).json()
+    assert answer["sendFull"]
+    assert (await cluster(service))["state"] == "closed"
+    assert "restored from a backup" in (await cluster(service))["closed"]
+    told = await full(agent, report(run))
+    assert (told["unknown"], told["quarantined"]) == ([], [])
+    job = await service.job(job_id)
+    assert (job["state"], job["attempt"], len(job["runs"])) == ("running", 1, 1)
+    await eventually(lambda: is_over(service))
+    await agent.report(run, RunState.SUCCEEDED, 2)
+    job = await service.job(job_id)
+    assert (job["state"], job["attempt"]) == ("succeeded", 1)
+
+
+async def test_an_end_that_the_backup_does_not_have_is_taken_up_as_well(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    await forget_dispatch(service, run)
+    await restored(service)
+    await agent.sync()
+    assert (await full(agent, report(run, RunState.SUCCEEDED, 2)))["settled"] == [run]
+    assert (await service.job(job_id))["state"] == "succeeded"
+
+
+async def test_nothing_starts_before_every_agent_has_told_what_it_runs(service: Service, agent: FakeAgent) -> None:
+    edge = service.agent("edge", session="session-e")
+    await edge.connect()
+    job_id, run = await running(service, agent)
+    await forget_dispatch(service, run)
+    await restored(service)
+    await edge.connect()
+    waiting = await service.submit("other", placement={"clusters": ["edge"]})
+
+    async def says_why() -> bool:
+        why = (await service.http.get(f"/v1/jobs/{waiting}/why")).json()
+        return "restored from a backup" in str(why)
+
+    await eventually(says_why)
+    assert (await edge.desired())["start"] == []
+    assert await value(service.stores, "SELECT count(*) FROM runs") == 0
+    await agent.sync()
+    await full(agent, report(run))
+    await eventually(lambda: is_over(service))
+    await edge.sync()
+    assert (await edge.next_start())["job"] == waiting
+    assert (await service.job(job_id))["attempt"] == 1
+
+
+async def test_a_cluster_that_is_gone_is_not_waited_for_once_it_is_declared_lost(
+    service: Service, agent: FakeAgent
+) -> None:
+    edge = service.agent("edge", session="session-e")
+    await edge.connect()
+    await restored(service)
+    await edge.connect()
+    assert not await is_over(service)
+    answer = await service.http.post("/v1/clusters/private/declare-lost", json={})
+    assert answer.status_code == 200, answer.text
+    await eventually(lambda: is_over(service))
+
+
+async def test_a_run_of_a_job_that_the_backup_does_not_have_goes_on_until_an_admin_stops_it(
+    service: Service, agent: FakeAgent
+) -> None:
+    _, run = await running(service, agent)
+    await forget_job(service, run)
+    await restored(service)
+    await agent.sync()
+    for _ in range(2):
+        told = await full(agent, report(run))
+        assert (told["unknown"], told["quarantined"]) == ([], [run])
+    await eventually(lambda: is_over(service))
+    assert not (await agent.sync()).json()["sendFull"], "both sides hold the same"
+    restarted = service.agent(session="session-2", held={run})
+    await restarted.sync()
+    assert (await full(restarted, report(run)))["unknown"] == [], "an agent that starts again leaves it alone, too"
+    assert (await cluster(service))["quarantinedRuns"] == 1
+    path = "/v1/clusters/private"
+    (item,) = (await service.http.get(f"{path}/quarantined-runs")).json()["runs"]
+    assert (item["run"], item["state"], item["stopping"]) == (run, "running", False)
+    answer = await service.http.post(f"{path}/stop-quarantined", json={"runs": ["none-0000001-r1"]})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    assert (await service.http.post(f"{path}/stop-quarantined", json={})).json()["stopping"] == [run]
+    told = await full(restarted, report(run))
+    assert (told["unknown"], told["quarantined"]) == ([run], [])
+
+
+async def test_keys_and_versions_that_were_given_out_after_the_backup_are_not_given_out_again(
+    service: Service, agent: FakeAgent
+) -> None:
+    _, run = await running(service, agent)
+    version = agent.version
+    await forget_job(service, run)
+    await execute(service.stores, "SELECT setval(pg_get_serial_sequence('jobs', 'id'), 1, false)")
+    await restored(service, behind=1)
+    await agent.connect()
+    await full(agent, report(run))
+    await eventually(lambda: is_over(service))
+    another = await service.submit()
+    start = await agent.next_start()
+    assert start["job"] == another
+    assert parse_run_id(start["run"]).job_key > parse_run_id(run).job_key
+    assert agent.version > version
+
+
+async def test_stops_that_the_backup_does_not_have_are_believed(service: Service, agent: FakeAgent) -> None:
+    job_id, run = await running(service, agent)
+    await restored(service)
+    await agent.sync()
+    await full(agent, report(run, RunState.STOPPING, 2, generation=3))
+    answer = await agent.report(run, RunState.CANCELLED, 3, generation=3)
+    assert answer.json()["settled"] == [run]
+    assert (await service.job(job_id))["state"] == "cancelled"
+
+
+async def test_an_agent_that_was_told_more_than_the_store_knows_protects_its_own_runs_alone(
+    service: Service, agent: FakeAgent
+) -> None:
+    """Nobody has said that the store was restored. What one agent says may be wrong, so nothing else is held up."""
+    _, run = await running(service, agent)
+    await forget_job(service, run)
+    ahead = 10**9
+    answer = (await agent.sync(report(run, seq=2), desired_version=ahead)).json()
+    assert (answer["unknown"], answer["sendFull"]) == ([], True)
+    told = (await agent.sync(report(run, seq=2), full=True, desired_version=ahead)).json()
+    assert (told["unknown"], told["quarantined"]) == ([], [run])
+    assert (await cluster(service))["quarantinedRuns"] == 1
+    assert await is_over(service), "no recovery has begun"
+    other = await service.submit("other")
+    assert (await agent.next_start())["job"] == other
+
+
+async def test_a_scheduler_that_has_read_what_the_store_has_not_any_more_begins_a_recovery(
+    service: Service, agent: FakeAgent
+) -> None:
+    await running(service, agent)
+    async with service.stores.database.transaction() as tx:
+        with pytest.raises(StoreRestoredError):
+            await read_feed(tx, Cursor(2**40))
+    assert await recovery.begin_unless_on(service.stores)
+    assert not await recovery.begin_unless_on(service.stores), "once"
+
+
+async def test_a_view_of_another_epoch_is_read_anew(service: Service, agent: FakeAgent) -> None:
+    job_id, _ = await running(service, agent)
+    follower = Follower()
+    await follower.absorb(service.stores, 0.0)
+    (key,) = (row.id for row in await rows(service.stores, "SELECT id FROM jobs"))
+    assert key in {run.job_id for run in follower.view.runs.values()}
+    await execute(service.stores, "DELETE FROM runs")
+    await execute(service.stores, "UPDATE jobs SET state = 'queued', attempt = 0, version = 1")
+    await restored(service)
+    await follower.absorb(service.stores, 0.0)
+    assert follower.view.runs == {}, job_id
+
+
+async def test_an_admin_may_end_a_recovery(service: Service, agent: FakeAgent) -> None:
+    await restored(service)
+    assert not await is_over(service)
+    assert await recovery.finish(service.stores)
+    assert not await recovery.finish(service.stores)
+    assert await is_over(service)
