@@ -43,7 +43,6 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     async with fake_cluster() as kube:
         kube.add_namespace(OTHER_HOME)
-        kube.add_namespace("kube-system")
         with two_nodes(kube) as nodes:
             scene = Scene(kube, lab_on(kube, nodes), lab_on(kube, nodes, home=OTHER_HOME))
             yield scene

@@ -178,7 +178,11 @@ async def test_keys_and_versions_that_were_given_out_after_the_backup_are_not_gi
     _, run = await running(service, agent)
     version = agent.version
     await forget_job(service, run)
-    await execute(service.stores, "SELECT setval(pg_get_serial_sequence('jobs', 'id'), 1, false)")
+    await execute(
+        service.stores,
+        "SELECT setval(pg_get_serial_sequence('jobs', 'id'), :key, false)",
+        key=parse_run_id(run).job_key,
+    )
     await restored(service, behind=1)
     await agent.connect()
     await full(agent, report(run))

@@ -69,11 +69,11 @@ class Keyring:
         self._unknown[key_hash] = None
 
     async def _look(self, moment: float) -> None:
-        """Return once a look at the store has succeeded that began at or after a moment of the clock, or nearly so."""
-        if self._looked_at >= moment:
+        """Return once a look at the store has succeeded that began after a moment of the clock."""
+        if self._looked_at > moment:
             return
         async with self._looking:
-            if self._looked_at >= moment:
+            if self._looked_at > moment:
                 return  # another request has looked meanwhile
             began = self._clock()
             if began - self._failed_at < _LOOK_SECONDS:

@@ -320,8 +320,7 @@ async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]
                 "state": _cluster_state(row, heard, report),
                 "cordoned": row.cordoned,
                 "draining": row.draining,
-                "closed": fault or (report.closed if report else ""),
-                "closed": _closed(row, report),
+                "closed": fault or _closed(row, report),
                 "lastContact": row.contact_at.isoformat() if heard else None,
                 "agentVersion": row.agent_version or "",
                 **(
@@ -354,6 +353,8 @@ def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
         kind = row.spec.get("kind") if isinstance(row.spec, dict) else None
         known = ClusterKind(kind) if kind in tuple(ClusterKind) else ClusterKind.PRIVATE
         return ClusterSpec(name=row.name, cluster_kind=known), "what is declared of it cannot be read; apply it again"
+
+
 def _closed(row: Row[Any], report: CapacityReport | None) -> str:
     if row.awaited is not None:
         return closed_by_recovery(row.awaited)
