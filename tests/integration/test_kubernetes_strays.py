@@ -1,5 +1,6 @@
 """Pods of runs that the agent has no record of, on the fake API server: another agent's, or of records that were deleted."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ from tests.conformance.runtime_suite import RUNS, STUBBORN, A, Behaviour, Part, 
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import fake_cluster, lab_on, two_nodes
 from tests.waiting import eventually
+from trainmaster.agent.runtime.kubernetes import leftovers, orphans
 from trainmaster.protocol.states import RunState
 
 OTHER_HOME = "agent-2"
@@ -57,10 +59,30 @@ async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(scene: Sce
     assert first.place == second.place != ""
 
 
-async def test_an_agent_leaves_pods_alone_that_another_agent_has_a_record_of(scene: Scene) -> None:
+async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the second one with its key, and refused: what the first one runs has no record here."""
+    monkeypatch.setattr(orphans, "_PATIENCE", 0.01)
+    monkeypatch.setattr(leftovers, "_FIRST_LOOK_SECONDS", 0.01)
     await scene.start()
-    await scene.second.kubernetes._orphans.clear(lambda _: False)
+    looks = 0
+    has = orphans.Records.has
+
+    async def counted(records: orphans.Records, run: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return await has(records, run)
+
+    async def has_looked() -> bool:
+        return looks > 0
+
+    monkeypatch.setattr(orphans.Records, "has", counted)
+    await asyncio.sleep(0.2)
+    assert looks == 0
     assert scene.first.living(A) == 2
+    await scene.second.runtime.renew(scene.second.now())
+    await eventually(has_looked)
 
 
 @pytest.mark.parametrize("behaviour", [RUNS, STUBBORN])

@@ -22,6 +22,7 @@ from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 600.0
+_FIRST_LOOK_SECONDS = 1.0
 
 
 class Leftovers:
@@ -43,9 +44,14 @@ class Leftovers:
         self._older = older
         self._resources = resources
 
-    async def run(self, namespaces: Callable[[], Sequence[str]], is_held: Callable[[str], bool]) -> None:
-        """For ever."""
+    async def run(
+        self, namespaces: Callable[[], Sequence[str]], is_held: Callable[[str], bool], may_clear: Callable[[], bool]
+    ) -> None:
+        """For ever. ``may_clear``: whether this agent is the one that the dispatcher has given the cluster to."""
         while True:
+            if not may_clear():
+                await asyncio.sleep(_FIRST_LOOK_SECONDS)
+                continue
             try:
                 await self.clear(namespaces(), is_held)
             except KubeError as error:

@@ -66,12 +66,13 @@ class Orphans:
             del self._pods[sight.uid]
         return found
 
-    async def run(self, is_held: Callable[[str], bool]) -> None:
-        """For ever."""
+    async def run(self, is_held: Callable[[str], bool], may_clear: Callable[[], bool]) -> None:
+        """For ever. ``may_clear``: whether this agent is the one that the dispatcher has given the cluster to."""
         while True:
             await asyncio.sleep(min(_LOOK_SECONDS, self._patience))
             try:
-                await self.clear(is_held)
+                if may_clear():
+                    await self.clear(is_held)
             except KubeError as error:
                 log.info("pods without a run cannot be cleared away now: %s", error)
             except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it

@@ -187,8 +187,11 @@ class KubernetesRuntime:
         self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
         self._tasks.append(asyncio.create_task(self._burial.run(), name="burial"))
         self._tasks.append(asyncio.create_task(self._namespaces.run(), name="namespaces"))
-        self._tasks.append(asyncio.create_task(self._orphans.run(self._books.__contains__), name="orphans"))
-        clearing = self._leftovers(self._placement).run(lambda: self._namespaces.existing, self._is_known)
+        orphans = self._orphans.run(self._books.__contains__, self._is_served)
+        self._tasks.append(asyncio.create_task(orphans, name="orphans"))
+        clearing = self._leftovers(self._placement).run(
+            lambda: self._namespaces.existing, self._is_known, self._is_served
+        )
         self._tasks.append(asyncio.create_task(clearing, name="leftovers"))
         self.is_ready = True
         await self.lease.confirm()  # reading may have taken long, and who does not act must not call the dispatcher
@@ -623,6 +626,10 @@ class KubernetesRuntime:
 
     def _on_room_change(self) -> None:
         self._room_changed = True
+
+    def _is_served(self) -> bool:
+        """Whether the dispatcher has answered this agent. A second one with its key must not clear away what the first one runs."""
+        return self._renewed_at is not None
 
     def _is_known(self, run: str) -> bool:
         """Whether it is, or is about to be, in the books, or is over."""
