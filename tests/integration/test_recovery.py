@@ -170,6 +170,11 @@ async def test_a_run_of_a_job_that_the_backup_does_not_have_goes_on_until_an_adm
     assert (await service.http.post(f"{path}/stop-quarantined", json={})).json()["stopping"] == [run]
     told = await full(restarted, report(run))
     assert (told["unknown"], told["quarantined"]) == ([run], [])
+    restarted.held.clear()
+    assert (await restarted.sync()).json()["sendFull"], "whether it is gone is asked for"
+    await full(restarted)
+    assert (await cluster(service))["quarantinedRuns"] == 0
+    assert not (await restarted.sync()).json()["sendFull"]
 
 
 async def test_keys_and_versions_that_were_given_out_after_the_backup_are_not_given_out_again(

@@ -151,7 +151,8 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         settled=tuple(found.settled),
         unknown=tuple(unknown),
         quarantined=tuple(quarantined),
-        send_full=not request.full and (differs or standing.is_awaited or (is_behind and bool(found.unknown))),
+        send_full=not request.full
+        and (differs or standing.is_awaited or standing.is_clearing or (is_behind and bool(found.unknown))),
         send_capacity=request.capacity is None and not given.capacity_mistake and not standing.has_capacity,
         refused=given.refused,
     )

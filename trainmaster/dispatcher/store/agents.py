@@ -152,7 +152,8 @@ async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
 async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
     """What a sync is measured by.
 
-    ``epoch``, ``is_recovering``, ``is_awaited`` (whether a recovery waits for this cluster), ``desired`` (the version of what is
+    ``epoch``, ``is_recovering``, ``is_awaited`` (whether a recovery waits for this cluster),
+    ``is_clearing`` (whether quarantined runs of it are being stopped), ``desired`` (the version of what is
     desired), ``has_capacity``, the current ``session``, the number of its ``holder``, and the set of held runs that was last found
     equal (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
     """
@@ -162,6 +163,7 @@ async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
                EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
                i.recovering_since IS NOT NULL AS is_recovering,
                i.recovering_since IS NOT NULL AND (c.recovered_at IS NULL OR c.recovered_at < i.recovering_since) AS is_awaited,
+               EXISTS (SELECT 1 FROM quarantined_runs q WHERE q.cluster_id = :id AND q.stop) AS is_clearing,
                (SELECT d.version FROM cluster_desired d WHERE d.cluster_id = :id) AS desired,
                c.session, h.number AS holder, c.checked_count, c.checked_digest, c.checked_at,
                extract(epoch FROM clock_timestamp() - c.checked_at)::float8 AS checked_age
