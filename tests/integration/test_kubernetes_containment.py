@@ -287,9 +287,11 @@ async def test_errors_in_what_is_done_beside_runs_end_nothing(
     monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.orphans._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.burial._RETRY_SECONDS", 0.05)
     fault = Fault(monkeypatch, owner, name, None, most=2)
+    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.leftovers._FIRST_LOOK_SECONDS", 0.05)
     lab = lab_on(kube, nodes, lease={"duration": "2s"})
     await lab.open()
     try:
+        await lab.runtime.renew(lab.now())  # who is not served by the dispatcher clears nothing away
         await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS)))
         await eventually(lambda: fault.count > 0 or lab.runtime.held()[A].state.is_terminal, "it has come so far")
         if name in ("node_put", "relisted"):
