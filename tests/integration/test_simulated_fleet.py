@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Service, job
+from tests.integration.rows import value
 from tests.waiting import eventually
 from trainmaster.agent.runtime.simulated.fleet import NoKeyError, read_key, run_fleet
 from trainmaster.client.pool import AgentPool
@@ -89,7 +90,11 @@ async def test_one_superseded_cluster_does_not_end_the_others(
     async with running(service, fleet_of(["private", "public"])) as agents:
         first = await service.submit(placement={"clusters": ["private"]}, labels={LABEL + "run-time": "10ms"})
         await service.until(first, "succeeded")
-        await service.agent("private", session="newer").connect()
+        names = (
+            "SELECT t.holder FROM cluster_contacts t JOIN clusters c ON c.id = t.cluster_id WHERE c.name = 'private'"
+        )
+        holder = await value(service.stores, names)
+        await service.agent("private", session="newer", holder=holder).connect()
         await eventually(told)
         second = await service.submit(placement={"clusters": ["public"]}, labels={LABEL + "run-time": "10ms"})
         await service.until(second, "succeeded", seconds=20)

@@ -421,10 +421,10 @@ async def test_a_run_is_stopped_though_its_order_cannot_be_made_as_its_specifica
     await agent.report(start["run"], RunState.RUNNING, 2)
     original = stop_of
 
-    def broken(spec: Mapping[str, Any], cause: str) -> dict[str, Any]:
+    def broken(spec: Mapping[str, Any], cause: str, most: float | None = None) -> dict[str, Any]:
         if spec:
             raise ValueError("an odd duration")
-        return original(spec, cause)
+        return original(spec, cause, most)
 
     monkeypatch.setattr(agent_service, "stop_of", broken)
     assert (await service.http.post(f"/v1/jobs/{odd}/cancel")).status_code == 200
