@@ -9,6 +9,7 @@ from trainmaster.protocol.base import Strict
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
 """A name, or the beginning of names with ``*`` behind it; ``*`` alone is every name."""
+VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
 
 MOST_CONTAINERS = 16
@@ -37,7 +38,7 @@ class AdmissionPolicy(Strict):
     """PersistentVolumeClaims that members may mount, or copy into a volume of their own."""
     csi_drivers: Patterns = ()
     """Drivers of inline CSI volumes."""
-    volume_types: tuple[str, ...] | None = None
+    volume_types: Annotated[tuple[VolumeType, ...] | None, Field(max_length=100)] = None
     """Narrows the types of volumes that the level allows, such as ``emptyDir``; None leaves them as they are."""
     runtime_classes: Patterns = ()
     resource_claims: Patterns = ()
@@ -48,9 +49,9 @@ class AdmissionPolicy(Strict):
     """Annotations beside those without a domain and a few harmless ones."""
     labels: Patterns = ()
     """Labels of domains by which others hand out rights or change pods, such as workload identities and service meshes."""
-    tolerations: Patterns | None = None
+    tolerations: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
     """Keys of taints that may be tolerated, ``*`` for all of them at once; None: all by name but those of control planes."""
-    node_labels: Patterns | None = None
+    node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
     """Keys of node labels by which members may choose nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
 
