@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from trainmaster.agent.containment import contain
 from trainmaster.agent.runtime.port import Runtime, RuntimeAwayError
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport, StartRun, StopRun
 from trainmaster.protocol.states import RunState
@@ -87,9 +88,8 @@ class Absences:
                     break
             except RuntimeAwayError as error:
                 log.info("run %s cannot be looked for now: %s", stop.run, error, extra={"run_id": stop.run})
-            except Exception:
-                # One run that cannot be looked for must not keep the others from being served.
-                log.exception("run %s cannot be looked for", stop.run, extra={"run_id": stop.run})
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("absence", error, run=stop.run)
             await asyncio.sleep(self._look_again)
         self._tasks.pop(stop.run, None)
         report = self._reports.get(stop.run)
