@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Service
+from tests.conftest import FakeAgent, Service
+from tests.waiting import eventually
+from trainmaster.protocol.agent import ReportedAdmission
 
 SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -94,3 +96,57 @@ async def test_a_dry_run_goes_by_the_queues_policy_too(queues: Service) -> None:
 async def test_a_policy_with_a_mistake_is_refused(service: Service) -> None:
     answer = await service.http.put("/v1/queues/org", json={"path": "org", "admission": {"claims": ["a*b"]}})
     assert (answer.status_code, answer.json()["mistakes"][0]["path"]) == (422, "admission.claims[0]")
+
+
+# What agents say that their clusters refuse
+
+NEEDS_IMAGE = {"needsImage": True, "policy": {"images": ["registry.example.com/*"]}}
+
+
+def runs(image: str) -> list[dict[str, Any]]:
+    return [{"name": "main", "template": {"image": image, "command": ["true"]}}]
+
+
+async def connect(service: Service, cluster: str, admission: dict[str, Any] | None = None) -> FakeAgent:
+    agent = service.agent(cluster, session=f"session-{cluster}")
+    await agent.connect(admission=None if admission is None else ReportedAdmission.model_validate(admission))
+    return agent
+
+
+async def test_a_job_that_no_cluster_admits_is_refused_with_its_place(service: Service) -> None:
+    await connect(service, "private", NEEDS_IMAGE)
+    for cluster in ("public", "edge"):
+        assert (await service.http.delete(f"/v1/clusters/{cluster}")).status_code == 204
+    for image, told in (("", "must name an image"), ("docker.io/x:1", "is not allowed here")):
+        for path in ("/v1/jobs", "/v1/jobs?dryRun=true"):
+            body = {"kind": "Job", "name": "j", "queue": "default", "roles": runs(image)}
+            answer = await service.http.post(path, json=body)
+            assert answer.status_code == 422, answer.text
+            problem = answer.json()
+            assert problem["code"] == "pod-template-refused"
+            assert problem["mistakes"][0]["path"] == "roles[0].template.image"
+            assert told in problem["mistakes"][0]["message"]
+            assert "cluster private" in problem["mistakes"][0]["message"]
+    assert (await submit(service, "default", runs("registry.example.com/x:1")))[0] == 201
+    assert (await service.http.get("/v1/jobs")).json()["jobs"][0]["name"] == "j"
+
+
+async def test_a_job_goes_where_it_is_admitted_and_is_told_why_not_elsewhere(service: Service) -> None:
+    strict = await connect(service, "private", NEEDS_IMAGE)
+    open_to_all = await connect(service, "edge")
+    for _ in range(3):
+        await service.submit(roles=runs(""))
+        assert (await open_to_all.next_start())["job"]
+    assert (await strict.desired())["start"] == []
+    template = {"command": ["true"], "resources": {"cpu": "1"}}
+    await service.submit("wide", roles=[{"name": "main", "replicas": 3, "template": template}])
+    await open_to_all.next_start()
+    waits = await service.submit("waits", roles=[{"name": "main", "replicas": 3, "template": template}])
+
+    async def is_told() -> bool:
+        reason = (await service.http.get(f"/v1/jobs/{waits}/why")).json()
+        return ("private", "admission", "its agent does not admit roles[0].template.image of the job") in {
+            (one["cluster"], one["check"], one["sentence"]) for one in reason.get("verdicts", ())
+        }
+
+    await eventually(is_told)

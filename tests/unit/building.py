@@ -23,7 +23,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, Taint
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, ReportedAdmission, Taint
 from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
 from trainmaster.protocol.prices import PriceBookSpec, to_nanos
 from trainmaster.protocol.quantities import parse_quantity, parse_resources
@@ -259,6 +259,7 @@ class ViewBuilder:
         uplink: float | None = None,
         connected: list[dict[str, Any]] | None = None,
         only_queues: tuple[str, ...] = (),
+        admission: ReportedAdmission | None = None,
     ) -> Self:
         """A cluster; ``silent`` has not reported, ``lease`` is what is left of its agent's. Saying it again changes it.
 
@@ -273,6 +274,7 @@ class ViewBuilder:
             datasets=datasets,
             closed=closed,
             pools=pools,
+            admission=admission,
         )
         tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
         known = None if silent else report

@@ -19,12 +19,13 @@ from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_po
 from trainmaster.protocol.pod_structure import check_structure
 from trainmaster.protocol.untrusted import Node, is_too_large, shown
 
-__all__ = ["AdmissionPolicy", "check_pod_template", "check_role", "pod_requests"]
+__all__ = ["AdmissionPolicy", "check_image_named", "check_pod_template", "check_role", "pod_requests"]
 
 DEFAULT = AdmissionPolicy()
 MOST_MISTAKES = 100
 """How many mistakes are told at once: the answer must stay small, however large the template is."""
 
+_NO_IMAGE = "must name an image, such as registry.example.com/team/train:1: its members are pods"
 _SET_BY_AGENT = frozenset(
     "nodeName preemptionPolicy priority priorityClassName schedulerName schedulingGates schedulingGroup "
     "workloadRef".split()
@@ -67,6 +68,13 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
         if isinstance(label.value, str) and term.get("operator").value not in ("NotIn", "DoesNotExist"):
             check_node_label(label, label.value, policy)
     return tuple(mistakes)
+
+
+def check_image_named(role: Role) -> tuple[Mistake, ...]:
+    """Whether a template names an image, without which no pod can be made of it. Those of pod templates always have to."""
+    if role.template is None or role.template.image:
+        return ()
+    return (Mistake(path="template.image", message=_NO_IMAGE),)
 
 
 def _needs_a_look(role: Role) -> bool:

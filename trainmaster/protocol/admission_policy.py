@@ -1,16 +1,17 @@
 """What a queue, or a cluster, allows in what its jobs run: declared data, and how names are compared with it."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, StringConstraints
 
-from trainmaster.protocol.base import Strict
+from trainmaster.protocol.base import QueuePath, Strict
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^*\s]*\*?$")]
 """A name, or the beginning of names with ``*`` behind it; ``*`` alone is every name."""
 VolumeType = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=500)]
+Rule = TypeVar("Rule")
 
 MOST_CONTAINERS = 16
 HARMLESS_ANNOTATIONS = (
@@ -54,6 +55,22 @@ class AdmissionPolicy(Strict):
     node_labels: Annotated[tuple[Pattern, ...] | None, Field(max_length=500)] = None
     """Keys of node labels by which members may choose nodes; None: all but those of control planes."""
     most_containers: Annotated[int, Field(ge=1, le=100)] = MOST_CONTAINERS
+
+
+class QueueAdmission(Strict):
+    """What pod templates of a queue, and of all below it, may ask for on one cluster."""
+
+    queue: QueuePath
+    policy: AdmissionPolicy
+
+
+def longest_match(rules: Iterable[tuple[str, Rule]], queue: str) -> Rule | None:
+    """The rule of the longest path that the queue is at or below."""
+    best: tuple[int, Rule] | None = None
+    for path, rule in rules:
+        if (queue == path or queue.startswith(f"{path}/")) and (best is None or len(path) > best[0]):
+            best = (len(path), rule)
+    return None if best is None else best[1]
 
 
 def is_allowed(name: str, patterns: Sequence[str]) -> bool:

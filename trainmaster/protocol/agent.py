@@ -8,8 +8,9 @@ import hashlib
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
+from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.jobs import MOST_MEMBERS
@@ -109,6 +110,30 @@ def _names_differ(groups: _Groups) -> _Groups:
     return groups
 
 
+class ReportedAdmission(Lenient):
+    """What an agent checks templates by before it starts their members."""
+
+    needs_image: bool = False
+    """Whether members are pods, which run nothing without an image."""
+    policy: AdmissionPolicy = AdmissionPolicy()
+    queues: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
+    """Of queues, and those below them, that have a policy of their own there."""
+
+    def policy_of(self, queue: str) -> AdmissionPolicy:
+        found = longest_match(((one.queue, one.policy) for one in self.queues), queue)
+        return self.policy if found is None else found
+
+
+def _readable_admission(value: Any) -> Any:
+    """None for what cannot be read, as the policy of a newer agent may not be: that agent checks by itself all the same."""
+    if value is None or isinstance(value, ReportedAdmission):
+        return value
+    try:
+        return ReportedAdmission.model_validate(value)
+    except ValidationError:
+        return None
+
+
 class CapacityReport(Lenient):
     """What an agent says its cluster has."""
 
@@ -123,6 +148,8 @@ class CapacityReport(Lenient):
     not_counted: Notes = ()
     start_seconds: Seconds = 0.0
     """How long a gang that has nodes may take to start there at most, as its images are loaded; its time costs meanwhile."""
+    admission: Annotated[ReportedAdmission | None, BeforeValidator(_readable_admission)] = None
+    """None: it runs whatever its capabilities allow, or does not say."""
     closed: Told = ""
     """A sentence why this cluster can start nothing now, such as ``the API server does not answer``. What runs goes on."""
 

@@ -102,6 +102,7 @@ class Check(StrEnum):
     SELECTOR = "selector"
     DATASET = "dataset"
     CAPABILITY = "capability"
+    ADMISSION = "admission"
     CORDONED = "cordoned"
     UNREACHABLE = "unreachable"
     NO_REPORT = "noReport"

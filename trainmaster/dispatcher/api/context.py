@@ -19,6 +19,7 @@ from trainmaster.dispatcher.api.limits import Limits
 from trainmaster.dispatcher.api.parsing import Parser
 from trainmaster.dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster.dispatcher.services.auditing import REFUSED, Refusals
+from trainmaster.dispatcher.services.cluster_admissions import ClusterAdmissions
 from trainmaster.dispatcher.services.followers import Followers
 from trainmaster.dispatcher.services.intake import Intake
 from trainmaster.dispatcher.services.preparing import parse_json
@@ -46,6 +47,7 @@ class State:
         self.parser = parser
         self.keyring = Keyring(stores)
         self.limits = Limits(stores.settings)
+        self.admissions = ClusterAdmissions(stores)
         self.followers = Followers(stores)
         self.intake = Intake(stores)
         self.leader = LeaderOverHttp()

@@ -53,7 +53,7 @@ async def submit_jobs(
     With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said.
     """
     body = await request.body()
-    prepared = await state.parser.prepare(body, caller.key_id, request)
+    prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
     if is_dry:
         return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
 

@@ -12,12 +12,14 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster
 from trainmaster.dispatcher.services.preparing import Most, Prepared, prepare
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -30,6 +32,7 @@ _MOST_WORKERS = 2
 _PR_SET_PDEATHSIG = 1
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
+Clusters = tuple[AdmittingCluster, ...]
 Prepare = Callable[[bytes, Most], Prepared]
 Done = TypeVar("Done")
 
@@ -50,7 +53,8 @@ def _serve(connection: Connection, do: Prepare, most: Most) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with suppress(EOFError, OSError):
         while True:
-            connection.send(_prepare_or_refuse(do, connection.recv_bytes(), most))
+            now = replace(most, clusters=connection.recv())
+            connection.send(_prepare_or_refuse(do, connection.recv_bytes(), now))
 
 
 class _Worker:
@@ -62,8 +66,9 @@ class _Worker:
         self.process.start()
         other.close()
 
-    def check(self, body: bytes) -> Prepared | Refusal:
+    def check(self, body: bytes, clusters: Clusters) -> Prepared | Refusal:
         """Blocks until it has answered. Raises EOFError or OSError when the process ends before."""
+        self._connection.send(clusters)
         self._connection.send_bytes(body)
         result: Prepared | Refusal = self._connection.recv()
         return result
@@ -104,28 +109,32 @@ class Parser:
         for worker in (*self._idle, *self._busy):
             worker.kill()
 
-    async def prepare(self, body: bytes, caller: int = 0, request: Request | None = None) -> Prepared:
+    async def prepare(
+        self, body: bytes, caller: int = 0, request: Request | None = None, clusters: Clusters = ()
+    ) -> Prepared:
         """Check a submission of ``caller``, an API key; stop when the caller of ``request`` hangs up.
+
+        ``clusters``: those that are known now, with what they refuse.
 
         Raises ProblemError, TOO_BUSY when too many large bodies wait already, and ClientDisconnect.
         """
         if len(body) <= self._inline_bytes:
-            return self._do(body, self._most)
-        checked = self._in_turn(body, caller)
+            return self._do(body, replace(self._most, clusters=clusters))
+        checked = self._in_turn(body, caller, clusters)
         result = await (checked if request is None else while_connected(request, checked))
         if isinstance(result, tuple):
             code, detail, mistakes = result
             raise ProblemError(code, detail, mistakes=mistakes)
         return result
 
-    async def _in_turn(self, body: bytes, caller: int) -> Prepared | Refusal:
+    async def _in_turn(self, body: bytes, caller: int, clusters: Clusters) -> Prepared | Refusal:
         if self._waiting.total() >= _MOST_WAITING or self._waiting[caller] >= _MOST_WAITING_OF_ONE:
             raise ProblemError(Code.TOO_BUSY, "several large submissions are being read already", retry_after=1.0)
         with _counted(self._waiting, caller):
             await self._take_place(caller)
             try:
                 with _counted(self._at_work, caller):
-                    return await self._in_worker(body)
+                    return await self._in_worker(body, clusters)
             finally:
                 self._places += 1
                 self._call_next()
@@ -153,10 +162,10 @@ class Parser:
                 self._places -= 1
                 first[1].set_result(None)
 
-    async def _in_worker(self, body: bytes) -> Prepared | Refusal:
+    async def _in_worker(self, body: bytes, clusters: Clusters) -> Prepared | Refusal:
         worker = self._idle.pop() if self._idle else _Worker(self._context, self._do, self._most)
         self._busy.add(worker)
-        checking = asyncio.get_running_loop().run_in_executor(None, worker.check, body)
+        checking = asyncio.get_running_loop().run_in_executor(None, worker.check, body, clusters)
         is_well = False
         try:
             async with asyncio.timeout(self._seconds * (1 + len(body) / 2**20)):

@@ -4,6 +4,7 @@ Jobs of one shape, queue and priority class form a class: whatever holds for one
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -11,6 +12,7 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import TypeAdapter
 
+from trainmaster.dispatcher.domain.cluster_admission import RefusedThere
 from trainmaster.dispatcher.domain.weights import Weights, weights_of
 from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.durations import parse_duration
@@ -42,6 +44,8 @@ class Wishes:
     regions: tuple[str, ...] = ()
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     """Labels of clusters that it prefers, each with what it counts."""
+    refused_by: tuple[RefusedThere, ...] = ()
+    """Clusters whose agents said that they would refuse what its members run."""
 
 
 _PROFILE: TypeAdapter[Profile | None] = TypeAdapter(Profile | None)
@@ -63,7 +67,7 @@ def _once(of: type[_T], *fields: Any) -> _T:
     return found
 
 
-NO_WISHES = _once(Wishes, (), (), (), (), (), (), ())
+NO_WISHES = _once(Wishes, (), (), (), (), (), (), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,15 @@ class Shape:
     """By which its cluster is chosen, where the job says so."""
     fault: str = ""
     """Why nothing of it, but perhaps what its members need, can be read: until that is mended no job of it starts."""
+    refused_by: tuple[RefusedThere, ...] = ()
+    """Clusters whose agents said, when it was submitted, that they would refuse what its members run."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         wishes = _once(
             Wishes,
             *(self.clusters, self.kinds, self.selector, self.datasets, self.capabilities, self.regions, self.preferred),
+            self.refused_by,
         )
         object.__setattr__(self, "wishes", wishes)
 
@@ -145,7 +152,7 @@ class Shape:
         return out
 
 
-def shape_of(spec: JobSpec) -> dict[str, Any]:
+def shape_of(spec: JobSpec, refused_by: Sequence[RefusedThere] = ()) -> dict[str, Any]:
     """The shape of a specification as plain JSON data; equal shapes give equal data."""
     roles = [_role_data(role) | {"least": _least(spec, role)} for role in spec.roles]
     shape: dict[str, Any] = {
@@ -166,6 +173,8 @@ def shape_of(spec: JobSpec) -> dict[str, Any]:
     capabilities = _capabilities(spec)
     if capabilities:
         shape["capabilities"] = capabilities
+    if refused_by:
+        shape["refusedBy"] = [[one.cluster, one.fingerprint, *one.fields] for one in refused_by]
     return shape
 
 
@@ -240,9 +249,9 @@ def _template_data(template: MemberTemplate) -> dict[str, Any]:
     return data
 
 
-def shape_bytes(spec: JobSpec) -> tuple[bytes, bytes]:
+def shape_bytes(spec: JobSpec, refused_by: Sequence[RefusedThere] = ()) -> tuple[bytes, bytes]:
     """Canonical JSON of the shape and its fingerprint of 16 bytes."""
-    body = orjson.dumps(shape_of(spec), option=orjson.OPT_SORT_KEYS)
+    body = orjson.dumps(shape_of(spec, refused_by), option=orjson.OPT_SORT_KEYS)
     return body, hashlib.blake2b(body, digest_size=16).digest()
 
 
@@ -283,4 +292,7 @@ def shape_from(data: dict[str, Any]) -> Shape:
         elastic=Elasticity(*data["elastic"]) if "elastic" in data else None,
         stop_seconds=data.get("stopSeconds", STOP_GRACE),
         weights=weights_of(_PROFILE.validate_python(placement.get("profile"))),
+        refused_by=tuple(
+            RefusedThere(name, fingerprint, tuple(fields)) for name, fingerprint, *fields in data.get("refusedBy", ())
+        ),
     )

@@ -27,6 +27,7 @@ _PRECEDENCE: tuple[tuple[Check, Token], ...] = (
     (Check.CORDONED, Token.CORDONED),
     (Check.NEVER_FITS, Token.TOO_LARGE),
     (Check.CAPABILITY, Token.NOT_SUPPORTED),
+    (Check.ADMISSION, Token.NOT_SUPPORTED),
     (Check.DATASET, Token.NOT_SUPPORTED),
 )
 """The check nearest to a start decides: a job that only lacks room on one cluster is not called impossible for another's sake."""

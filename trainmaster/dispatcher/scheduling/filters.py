@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
+from trainmaster.dispatcher.domain.cluster_admission import fingerprint_of
 from trainmaster.dispatcher.domain.datasets import Dataset, has
 from trainmaster.dispatcher.domain.redaction import OTHER_QUEUES, protected
 from trainmaster.dispatcher.domain.shapes import Wishes
@@ -113,6 +114,15 @@ def by_capability(candidate: Candidate) -> str | None:
     return f"its {report.runtime if report else ''} runtime does not offer {missing[0]}" if missing else None
 
 
+def by_admission(candidate: Candidate) -> str | None:
+    """Only while its agent checks by the same policy as when the job was submitted: by another one it may allow it."""
+    refused = next((one for one in candidate.wishes.refused_by if one.cluster == candidate.cluster.name), None)
+    report = candidate.cluster.report
+    if refused is None or report is None or fingerprint_of(report.admission) != refused.fingerprint:
+        return None
+    return f"its agent does not admit {' and '.join(refused.fields)} of the job"
+
+
 def by_cordon(candidate: Candidate) -> str | None:
     return "it is cordoned: an admin lets nothing new start there" if candidate.cluster.cordoned else None
 
@@ -154,6 +164,7 @@ STATIC: tuple[tuple[Check, Filter], ...] = (
     (Check.NO_REPORT, by_report),
     (Check.DATASET, by_dataset),
     (Check.CAPABILITY, by_capability),
+    (Check.ADMISSION, by_admission),
 )
 """What only a change of the job or the cluster can mend."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster, RefusedThere, refusals
 from trainmaster.dispatcher.domain.default_requests import with_requests
 from trainmaster.dispatcher.domain.shapes import shape_bytes
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
@@ -88,11 +89,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """How many jobs one call may bring, and what members get that request nothing."""
+    """How many jobs one call may bring, what members get that request nothing, and what clusters refuse to run."""
 
     jobs: int = 10_000
     parameter_sets: int = 100_000
     default_requests: Mapping[str, str] = field(default_factory=dict)
+    clusters: tuple[AdmittingCluster, ...] = ()
 
 
 def parse_json(body: bytes) -> Any:
@@ -168,6 +170,7 @@ def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
     prepared = Prepared(many, [], {})
     checked: Checked = {}
+    refusing = _Refusing(most.clusters if any(one.admission is not None for one in most.clusters) else ())
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -178,16 +181,44 @@ def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, m
         else:
             mistakes.extend(_grace(spec, prefix))
             problems, unless_allowed = _admission(spec, prefix, checked)
+            refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
+            problems += (Mistake(path=_below(prefix, one.path), message=one.message) for one in everywhere)
             refused = refused or bool(problems)
             mistakes.extend(problems)
             if not mistakes:
                 told = tuple(unless_allowed[:MOST_MISTAKES])
-                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, told))
+                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, told, refused_by))
         if len(mistakes) >= MOST_MISTAKES:
             break
     if mistakes:
         raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
     return prepared
+
+
+def _below(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix else path
+
+
+class _Refusing:
+    """What clusters refuse of the jobs of one call, of which thousands may be alike."""
+
+    def __init__(self, clusters: Sequence[AdmittingCluster]) -> None:
+        self._clusters = clusters
+        self._known: dict[bytes, tuple[Sequence[RefusedThere], Sequence[Mistake]]] = {}
+
+    def of(self, spec: JobSpec) -> tuple[Sequence[RefusedThere], Sequence[Mistake]]:
+        if not self._clusters:
+            return (), ()
+        asks = {"roles": [role.to_wire() for role in spec.roles], "placement": spec.placement.to_wire()}
+        try:
+            key = orjson.dumps([spec.queue, asks])
+        except (
+            orjson.JSONEncodeError
+        ):  # nested too deep, or numbers that JSON has no room for: refused when it is written
+            return (), ()
+        if key not in self._known:
+            self._known[key] = refusals(spec, self._clusters)
+        return self._known[key]
 
 
 def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
@@ -249,11 +280,16 @@ def refused_by(
 
 
 def _prepared(
-    spec: JobSpec, prefix: str, most: Most, shapes: dict[bytes, bytes], refused: tuple[Mistake, ...] = ()
+    spec: JobSpec,
+    prefix: str,
+    most: Most,
+    shapes: dict[bytes, bytes],
+    refused: tuple[Mistake, ...],
+    refused_by: Sequence[RefusedThere],
 ) -> PreparedSpec:
     try:
         spec = with_requests(spec, most.default_requests)
-        shape, shape_hash = shape_bytes(spec)
+        shape, shape_hash = shape_bytes(spec, refused_by)
         whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
     except (
         ValueError,

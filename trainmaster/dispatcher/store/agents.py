@@ -134,6 +134,17 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
     await note_change(tx, "capacity", cluster_id)
 
 
+async def admissions(tx: Transaction) -> Sequence[Row[Any]]:
+    """Clusters with what their agents say that they run: ``capabilities`` and ``admission``, both null before the first report."""
+    return await tx.all(
+        """
+        SELECT c.name, c.kind, coalesce(c.spec->>'region', '') AS region, coalesce(c.spec->'labels', '{}') AS labels,
+               p.report->'capabilities' AS capabilities, p.report->'admission' AS admission
+        FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id WHERE c.removed_at IS NULL ORDER BY c.name
+        """
+    )
+
+
 async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
     """Close a cluster to new runs until its agent reports anew; what it reported before stays."""
     await tx.run(

@@ -1,21 +1,19 @@
 """What the agent of a Kubernetes cluster is told by its owner: ``agent.yaml``."""
 
 import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainmaster.agent.capacity.config import CapacityConfig
 from trainmaster.agent.placement.choose import PlacementConfig
-from trainmaster.protocol.admission import AdmissionPolicy
+from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
 from trainmaster.protocol.base import Name40, QueuePath, Strict
 from trainmaster.protocol.durations import Duration, parse_duration
 
 _DIGITS = 12
 """Of a hash in a namespace's name: 48 bits."""
 
-T = TypeVar("T")
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 NamespaceRule = Annotated[
     str,
@@ -39,13 +37,6 @@ class QueueNamespace(Strict):
 
     queue: QueuePath
     namespace: NamespaceRule
-
-
-class QueueAdmission(Strict):
-    """What pod templates of a queue, and of all below it, may ask for here."""
-
-    queue: QueuePath
-    policy: AdmissionPolicy
 
 
 class LeaseConfig(Strict):
@@ -94,7 +85,7 @@ class KubernetesCluster(Strict):
     job_namespaces: tuple[Namespace, ...] = ()
     """All namespaces that the agent may use, beside those of ``queues``; empty: those that are named in full above."""
     admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
-    admissions: tuple[QueueAdmission, ...] = ()
+    admissions: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
     placement: PlacementConfig = Field(default_factory=PlacementConfig)
     capacity: CapacityConfig = Field(default_factory=CapacityConfig)
     lease: LeaseConfig = Field(default_factory=LeaseConfig)
@@ -142,11 +133,11 @@ class KubernetesCluster(Strict):
 
     def namespace_of(self, queue: str) -> str:
         """Return the namespace by the rule of the longest path that the queue is at or below."""
-        rule = _longest(((one.queue, one.namespace) for one in self.namespaces), queue)
+        rule = longest_match(((one.queue, one.namespace) for one in self.namespaces), queue)
         return fill(self.namespace if rule is None else rule, queue)
 
     def policy_of(self, queue: str) -> AdmissionPolicy:
-        found = _longest(((one.queue, one.policy) for one in self.admissions), queue)
+        found = longest_match(((one.queue, one.policy) for one in self.admissions), queue)
         return self.admission if found is None else found
 
 
@@ -168,11 +159,3 @@ def _as_name(value: str, longest: int) -> str:
         return value
     digest = hashlib.sha256(value.encode()).hexdigest()[:_DIGITS]
     return f"{readable[: longest - _DIGITS - 2].strip('-') or 'q'}--{digest}"
-
-
-def _longest(rules: Iterable[tuple[str, T]], queue: str) -> T | None:
-    best: tuple[int, T] | None = None
-    for path, value in rules:
-        if (queue == path or queue.startswith(f"{path}/")) and (best is None or len(path) > best[0]):
-            best = len(path), value
-    return None if best is None else best[1]

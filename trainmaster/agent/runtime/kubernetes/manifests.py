@@ -12,7 +12,7 @@ from trainmaster.agent.placement.port import Gang, GangRole, KubeObject, Placeme
 from trainmaster.agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster.agent.runtime.kubernetes.facts import Facts
 from trainmaster.agent.runtime.kubernetes.record import Record, run_labels
-from trainmaster.protocol.admission import AdmissionPolicy, check_role
+from trainmaster.protocol.admission import AdmissionPolicy, check_image_named, check_role
 from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.ids import member_id
@@ -67,12 +67,12 @@ class Manifests:
         return len(self._roster.everyone)
 
     def mistakes(self) -> tuple[Mistake, ...]:
-        """What the admission policy of this cluster refuses in the templates of the job."""
+        """What the admission policy of this cluster refuses in the templates of the job, and the images that they do not name."""
         found: list[Mistake] = []
         for role in self._facts.spec.roles:
             found += (
                 Mistake(path=f"roles.{role.name}.{one.path}", message=one.message)
-                for one in check_role(role, self._policy)
+                for one in (*check_role(role, self._policy), *check_image_named(role))
             )
         return tuple(found)
 

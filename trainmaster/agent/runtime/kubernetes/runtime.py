@@ -59,7 +59,7 @@ from trainmaster.agent.runtime.kubernetes.strays import identity_of_cluster, no_
 from trainmaster.agent.runtime.kubernetes.worklist import Worklist
 from trainmaster.agent.runtime.news import News
 from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
-from trainmaster.protocol.agent import CapacityReport, ResizeRun, RunEnd, StartRun, StopRun
+from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.states import FailureCategory, RunState
 
@@ -253,6 +253,9 @@ class KubernetesRuntime:
             start_seconds=parse_duration(self._config.patience.start),
             datasets=self._config.datasets,
             not_counted=found.not_counted,
+            admission=ReportedAdmission(
+                needs_image=True, policy=self._config.admission, queues=self._config.admissions
+            ),
             closed=self._told_closed,
         )
 

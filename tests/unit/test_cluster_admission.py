@@ -1,0 +1,151 @@
+"""What clusters refuse of a job, by what their agents told when it was submitted."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.building import ViewBuilder, gang, nodes, role
+from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster, RefusedThere, fingerprint_of, refusals
+from trainmaster.dispatcher.domain.shapes import shape_from, shape_of
+from trainmaster.protocol.agent import CapacityReport, ReportedAdmission
+from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.reasons import Check, Token
+from trainmaster.protocol.states import ClusterKind
+
+PODS = ReportedAdmission(needs_image=True)
+SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def cluster(name: str, admission: ReportedAdmission | None = PODS, **fields: Any) -> AdmittingCluster:
+    given: dict[str, Any] = {"kind": ClusterKind.PRIVATE, "region": "", "labels": {}} | fields
+    given.setdefault("capabilities", frozenset(("podTemplate",)) if admission else frozenset())
+    return AdmittingCluster(name=name, admission=admission, **given)
+
+
+def admitting(**policy: Any) -> ReportedAdmission:
+    return ReportedAdmission.model_validate({"needsImage": True, "policy": policy})
+
+
+def job(*roles: dict[str, Any], queue: str = "team", **fields: Any) -> JobSpec:
+    whole = {
+        "kind": "Job",
+        "name": "j",
+        "queue": queue,
+        "roles": [{"name": f"r{i}", **one} for i, one in enumerate(roles)],
+    }
+    return JobSpec.model_validate(whole | fields)
+
+
+def runs(image: str = "", **fields: Any) -> dict[str, Any]:
+    return {"template": {"image": image, "command": ["true"], **fields}}
+
+
+def pod(**container: Any) -> dict[str, Any]:
+    return {
+        "podTemplate": {
+            "spec": {
+                "containers": [{"name": "main", "securityContext": SAFE, **container}],
+                "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            }
+        }
+    }
+
+
+def names(given: JobSpec, *clusters: AdmittingCluster) -> list[str]:
+    return [one.cluster for one in refusals(given, clusters)[0]]
+
+
+def test_members_that_are_pods_need_an_image() -> None:
+    refused, told = refusals(job(runs("a/b:1"), runs()), [cluster("north")])
+    assert refused == [RefusedThere("north", fingerprint_of(PODS), ("roles[1].template.image",))]
+    (mistake,) = told
+    assert mistake.path == "roles[1].template.image"
+    assert "cluster north: must name an image" in mistake.message
+    assert refusals(job(runs("a/b:1")), [cluster("north")]) == ([], [])
+    assert refusals(job(pod(image="a/b:1")), [cluster("north")]) == ([], [])
+
+
+def test_where_one_cluster_takes_it_nothing_is_a_mistake() -> None:
+    refused, told = refusals(job(runs()), [cluster("north"), cluster("west", None)])
+    assert [one.cluster for one in refused] == ["north"]
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        ({"clusters": ["north"]}, True),
+        ({"clusters": ["west"]}, False),
+        ({"clusters": ["elsewhere"]}, False),  # nobody knows that one yet
+        ({"kinds": ["edge"]}, True),
+        ({"kinds": ["private"]}, False),
+        ({"regions": ["eu"]}, True),
+        ({"selector": {"tier": "gold"}}, True),
+        ({"selector": {"tier": "iron"}}, False),
+    ],
+)
+def test_only_clusters_that_come_into_question_count(placement: dict[str, Any], expected: bool) -> None:
+    north = cluster("north", kind=ClusterKind.EDGE, region="eu", labels={"tier": "gold"})
+    west = cluster("west", None)
+    assert bool(refusals(job(runs(), placement=placement), [north, west])[1]) == expected
+
+
+def test_a_cluster_that_has_told_nothing_yet_may_take_it() -> None:
+    silent = cluster("new", None, capabilities=None)
+    assert refusals(job(pod()), [cluster("north"), silent])[1] == []
+    without_pods = cluster("local", None)
+    assert refusals(job(pod()), [cluster("north"), without_pods])[1], "its runtime runs no pod templates"
+
+
+def test_policies_of_clusters_are_applied_by_queue() -> None:
+    by_queue = ReportedAdmission.model_validate(
+        {
+            "policy": {"images": ["registry.example.com/*"]},
+            "queues": [{"queue": "team/lab", "policy": {"images": ["*"]}}],
+        }
+    )
+    north = cluster("north", by_queue)
+    assert names(job(runs("docker.io/x:1")), north) == ["north"]
+    assert names(job(runs("registry.example.com/x:1")), north) == []
+    assert names(job(runs("docker.io/x:1"), queue="team/lab/deep"), north) == []
+    assert names(job(runs("docker.io/x:1"), queue="team/labs"), north) == ["north"]
+
+
+def test_what_is_refused_is_part_of_the_shape_and_is_read_back() -> None:
+    given = job(runs())
+    refused = refusals(given, [cluster("north"), cluster("west", None)])[0]
+    assert shape_from(shape_of(given, refused)).wishes.refused_by == tuple(refused)
+    assert "refusedBy" not in shape_of(given)
+
+
+def test_a_shape_that_was_stored_before_refuses_nothing() -> None:
+    assert shape_from(shape_of(job(runs()))).wishes.refused_by == ()
+
+
+def looked_at(admission: ReportedAdmission | None, refused_by: RefusedThere) -> Any:
+    view = ViewBuilder().cluster("north", nodes(), admission=admission).job("j", gang(role(), refused_by=(refused_by,)))
+    return view.cycle()
+
+
+def test_a_cluster_that_refuses_it_is_ruled_out() -> None:
+    outcome = looked_at(PODS, RefusedThere("north", fingerprint_of(PODS), ("roles[0].template.image",)))
+    verdict = outcome.verdict("j", "north")
+    assert verdict.check is Check.ADMISSION
+    assert verdict.sentence == "its agent does not admit roles[0].template.image of the job"
+    assert outcome.reason("j").token is Token.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("now", [admitting(images=["new/*"]), None], ids=["another policy", "no policy any more"])
+def test_a_cluster_that_checks_by_another_policy_by_now_is_asked(now: ReportedAdmission | None) -> None:
+    assert looked_at(now, RefusedThere("north", fingerprint_of(PODS), ("x",))).started == ["j"]
+
+
+def test_a_refusal_of_one_cluster_rules_out_no_other() -> None:
+    assert looked_at(PODS, RefusedThere("west", fingerprint_of(PODS), ("x",))).started == ["j"]
+
+
+def test_a_policy_that_cannot_be_read_costs_no_report() -> None:
+    report = CapacityReport.model_validate(
+        {"groups": [], "runtime": "kubernetes", "scheduler": "native", "admission": {"policy": {"newField": 1}}}
+    )
+    assert report.admission is None
