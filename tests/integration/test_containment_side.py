@@ -1,8 +1,9 @@
 """Side jobs, the leader's answers and an api's own tasks: an error of one object ends the work on that one."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import httpx
@@ -11,19 +12,30 @@ import pytest
 from tests.conftest import Service
 from tests.integration.receiver import SECRET
 from tests.integration.rows import execute, rows, value
+from tests.waiting import eventually
 from trainmaster.dispatcher import containment
 from trainmaster.dispatcher.containment import Part, isolate, run_for_ever
 from trainmaster.dispatcher.domain import webhooks as rules
 from trainmaster.dispatcher.scheduler import reads
 from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services import accounting
+from trainmaster.dispatcher.services import accounting, logs
 from trainmaster.dispatcher.services.accounting import Accounting
 from trainmaster.dispatcher.services.retention import Retention
 from trainmaster.dispatcher.services.webhooks import Relay, Terms
+from trainmaster.dispatcher.store import jobs as job_store
 from trainmaster.dispatcher.store import retention as removing
 from trainmaster.dispatcher.store import usage
 from trainmaster.dispatcher.store.database import StoreAwayError
+from trainmaster.dispatcher.worker import tasks
+from trainmaster.dispatcher.worker.carrier import Carrier
+from trainmaster.dispatcher.worker.side import Side
 from trainmaster.metrics.definitions import contained_errors
+from trainmaster.protocol.simulations import SimulationState
+
+FLEET = {
+    "seed": 1,
+    "clusters": [{"name": "own", "groups": [{"name": "n", "count": 2, "resources": {"cpu": "4", "memory": "16Gi"}}]}],
+}
 
 
 class InjectedError(Exception):
@@ -201,6 +213,104 @@ async def test_a_task_that_ends_by_an_error_begins_again_and_is_counted() -> Non
     await asyncio.wait_for(run_for_ever("a loop", loop, pause=0.0), 10)
     assert len(lives) == 3
     assert counted(Part.TASK) == before + 2
+
+
+class OneDatabase:
+    """As ``Side`` for a single task that runs here."""
+
+    def __init__(self, service: Service) -> None:
+        self.settings = service.settings
+
+    @staticmethod
+    def stopping() -> bool:
+        return False
+
+
+async def test_a_simulation_whose_handling_fails_keeps_no_other_from_being_carried_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"workload": {"csv": "submit,run,cpu,count\n0,1h,1,1\n"}, "fleet": FLEET, "alone": True}
+    for _ in range(2):
+        assert (await service.http.post("/v1/simulations", json=spec)).status_code == 202
+    handled = list[int]()
+
+    async def fails_first(carrier: Carrier) -> None:
+        handled.append(carrier._claimed.id)
+        if len(handled) == 1:
+            raise InjectedError
+        await carrier._finish(SimulationState.SUCCEEDED)
+
+    monkeypatch.setattr(Carrier, "run", fails_first)
+    before = counted(Part.TASK)
+    assert await tasks.simulate(service.stores.database, cast(Side, OneDatabase(service))) == 2
+    assert len(set(handled)) == 2
+    assert counted(Part.TASK) == before + 1
+    states = {row.id: row.state for row in await rows(service.stores, "SELECT id, state FROM simulations")}
+    assert states == {handled[0]: "running", handled[1]: "succeeded"}, "the first is claimed again after a while"
+
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+async def test_looks_for_followers_that_fail_leave_each_to_look_by_itself(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def is_logged() -> bool:
+        return any("could not be looked at" in one.message for one in caplog.records)
+
+    job_id = await service.submit(cpu="64")
+    async with service.http.stream("GET", f"/v1/jobs/{job_id}/events", headers=EVENTS) as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        monkeypatch.setattr(job_store, "versions", AsyncMock(side_effect=InjectedError))
+        await eventually(is_logged)
+        await execute(service.stores, "UPDATE jobs SET state = 'cancelled', version = version + 1, ended_at = now()")
+        told = [line async for line in lines if line]
+    assert told[-2:] == ["event: end", "data: cancelled"]
+
+
+async def test_a_stream_that_fails_ends_alone_and_says_so(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [await service.submit(cpu="64") for _ in range(2)]
+    bad = (await rows(service.stores, "SELECT min(id) AS id FROM jobs"))[0].id
+    real = job_store.events_after
+
+    async def fails(tx: Any, key: int, *rest: Any) -> Any:
+        if key == bad:
+            raise InjectedError
+        return await real(tx, key, *rest)
+
+    monkeypatch.setattr(job_store, "events_after", fails)
+    before = counted(Part.STREAM)
+
+    async def all_of(job_id: str) -> list[str]:
+        async with service.http.stream("GET", f"/v1/jobs/{job_id}/events", headers=EVENTS) as stream:
+            return [line async for line in stream.aiter_lines() if line]
+
+    good = asyncio.create_task(all_of(jobs[1]))
+    assert await all_of(jobs[0]) == [": an error inside Trainmaster ended this stream; its log has it"]
+    assert counted(Part.STREAM) == before + 1
+    await service.http.post(f"/v1/jobs/{jobs[1]}/cancel")
+    assert (await asyncio.wait_for(good, 30))[-1] == "data: cancelled"
+
+
+async def test_output_that_cannot_be_read_ends_its_own_stream_with_a_problem(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await service.submit(cpu="64")
+    before = counted(Part.STREAM)
+
+    async def fails(*given: Any) -> AsyncIterator[Any]:
+        for one in given:
+            if one is given[0]:
+                raise InjectedError
+            yield one
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logs, "read", fails)
+        answer = await service.http.get(f"/v1/jobs/{job_id}/logs")
+    assert [line["problem"]["code"] for line in map(json.loads, answer.text.splitlines())] == ["internal"]
+    assert counted(Part.STREAM) == before + 1
+    assert "problem" not in (await service.http.get(f"/v1/jobs/{job_id}/logs")).text
 
 
 async def writes(bad: set[int], parts: list[list[int]]) -> Callable[[Any], Any]:

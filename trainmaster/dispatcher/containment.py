@@ -45,7 +45,6 @@ class Part(StrEnum):
     CHORE = "chore"
     QUESTION = "question"
     RUN = "run"
-    MESSAGE = "message"
     WEBHOOK = "webhook"
     STREAM = "stream"
     TASK = "task"

@@ -22,6 +22,8 @@ from trainmaster.dispatcher.api.context import (
     readable,
 )
 from trainmaster.dispatcher.api.limits import OpenStream, StreamKind
+from trainmaster.dispatcher.containment import Part
+from trainmaster.dispatcher.containment import note as note_error
 from trainmaster.dispatcher.services import asking, auditing, logs, reading, steer
 from trainmaster.dispatcher.services.intake import CREATED, Asked, ByItselfError
 from trainmaster.dispatcher.services.steer import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
@@ -262,11 +264,21 @@ async def events(
     stream = state.limits.open_stream(
         request.scope, StreamKind.EVENTS, lambda: state.stores.soft.wake_here(JOBS, [key])
     )
-    events = _server_sent(state, stream, key, int(last) if last else after)
+    events = _server_sent(_events_of(state, stream, key, int(last) if last else after), job_id)
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _server_sent(state: State, stream: OpenStream, key: int, seq: int) -> AsyncIterator[bytes]:
+async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterator[bytes]:
+    """The events of one job; an unexpected error ends this stream alone, and whoever reads it begins again after the last event."""
+    try:
+        async for event in events:
+            yield event
+    except Exception as error:  # noqa: BLE001 - noted with its traceback
+        note_error(Part.STREAM, f"events of {job_id}", error)
+        yield b": an error inside Trainmaster ended this stream; its log has it\n\n"
+
+
+async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> AsyncIterator[bytes]:
     """Events as they are committed; ends after the job has ended and all was told, and when the caller's key is revoked.
 
     ``Followers`` wakes it when the job has changed, so that it need not look by itself.
@@ -321,5 +333,9 @@ async def read_logs(
                 yield orjson.dumps(piece) + b"\n"
         except ProblemError as error:
             yield orjson.dumps({"problem": error.to_problem()}) + b"\n"
+        except Exception as error:  # noqa: BLE001 - noted with its traceback
+            note_error(Part.STREAM, f"logs of {job_id}", error)
+            problem = ProblemError(Code.INTERNAL, "an error inside Trainmaster ended this stream; its log has it")
+            yield orjson.dumps({"problem": problem.to_problem()}) + b"\n"
 
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
