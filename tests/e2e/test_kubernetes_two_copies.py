@@ -1,0 +1,194 @@
+"""Kubernetes agents without their records, and two with one key, on a real control plane: no two copies of a member ever live at once.
+
+The members ignore SIGTERM and live until they are killed, so that a copy that is started too early meets them. What lives is read from
+the books of the kubelet.
+"""
+
+import asyncio
+import copy
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.kube_stage import KubeCluster
+from bench.stage import ADMIN_KEY
+from tests.cluster.chart import NAMESPACE, helm
+from tests.cluster.fixtures import need_programs
+from tests.cluster.sandbox import Life, overlaps
+from tests.e2e.fault_scene import RUN_LABEL, Scene, a_gang, open_scene, path_of, until
+from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE
+from trainmaster.client.http import Client
+
+need_programs(whole_module=True)
+if helm() is None:
+    pytest.skip("there is no helm to render the agent's chart with", allow_module_level=True)
+
+ROUNDS = int(os.environ.get("TRAINMASTER_ROUNDS", "1"))
+"""How often each scenario is played."""
+NODES = {"north": (2, {"cpu": "4", "memory": "16Gi", "pods": "50"})}
+SIZE, GRACE = 4, "2s"
+AGENT, RIVAL = "agent-north", "rival-north"
+_numbers = itertools.count()
+
+
+def seat_of(life: Life) -> tuple[str, str, str]:
+    """Which member of which job it is, whatever the run."""
+    labels = life.labels
+    return labels[RUN_LABEL].rpartition("-r")[0], labels[LABEL_ROLE], labels[LABEL_INDEX]
+
+
+def no_copies_met(scene: Scene) -> None:
+    assert not overlaps(scene.site.kubelet.starts, key=seat_of)
+
+
+# -- what becomes of the records
+
+
+async def delete_the_records(scene: Scene) -> None:
+    scene.kill(AGENT)
+    for record in await scene.site.objects("records"):
+        await scene.site.apply("DELETE", path_of("records", record["metadata"]["name"]))
+    scene.start(AGENT)
+
+
+async def delete_records_and_lease(scene: Scene) -> None:
+    """Nothing is left by which the next agent could know that it is the one before."""
+    scene.kill(AGENT)
+    for record in await scene.site.objects("records"):
+        await scene.site.apply("DELETE", path_of("records", record["metadata"]["name"]))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    for lease in (await scene.site.api.get(leases))["items"]:
+        await scene.site.apply("DELETE", f"{leases}/{lease['metadata']['name']}")
+    scene.start(AGENT)
+
+
+async def move_the_records(scene: Scene) -> None:
+    """The agent is told of another namespace for its records: those that it has stay where they are."""
+    scene.kill(AGENT)
+    child = scene.stage.children[AGENT]
+    child.command = await in_other_namespace(scene, f"records-{next(_numbers)}", lease=False)
+    scene.start(AGENT)
+
+
+async def in_other_namespace(scene: Scene, namespace: str, *, lease: bool) -> list[str]:
+    """The command of an agent with its records, and perhaps its lease, in a namespace of its own, where it has the same rights."""
+    api, roles = scene.site.api, "/apis/rbac.authorization.k8s.io/v1/namespaces"
+    await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    for kind in ("roles", "rolebindings"):
+        for one in (await api.get(f"{roles}/{NAMESPACE}/{kind}"))["items"]:
+            if "trainmaster" not in one["metadata"]["name"]:
+                continue
+            kept = {key: value for key, value in one.items() if key != "metadata"}
+            await api.post(f"{roles}/{namespace}/{kind}", {**kept, "metadata": {"name": one["metadata"]["name"]}})
+    cluster = scene.stage.clusters[0]
+    config = copy.deepcopy(dict(cluster.config)) | {"recordNamespace": namespace}
+    if lease:
+        config["lease"] = {**config["lease"], "namespace": namespace}
+    command = scene.stage.agent_command(KubeCluster(cluster.name, cluster.kubeconfig, config))
+    path = scene.stage.folder / f"{namespace}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    scene.stage.agent_command(cluster)  # what it had written before
+    return [str(path) if word.endswith(f"/{cluster.name}.yaml") else word for word in command]
+
+
+# -- what is then wanted of the job
+
+
+def act(scene: Scene, do: Callable[[Client], object]) -> Awaitable[object]:
+    def call() -> object:
+        with Client(scene.stage.urls[0], ADMIN_KEY) as client:
+            return do(client)
+
+    return asyncio.to_thread(call)
+
+
+async def suspend(scene: Scene, job: str) -> None:
+    await act(scene, lambda client: client.suspend(job))
+    await scene.until_job(job, "held")
+    await act(scene, lambda client: client.resume(job))
+
+
+async def drain(scene: Scene, job: str) -> None:
+    await act(scene, lambda client: client.drain("north"))
+    await act(scene, lambda client: client.cordon("north", on=False))
+
+
+async def preempt(scene: Scene, job: str) -> None:
+    """Another job of a higher class takes the room, and is cancelled once it has it."""
+    other = await scene.submit(a_gang("urgent", SIZE, "run", cpu="2", priorityClass="high"))
+    await scene.until_job(other, "running")
+    await act(scene, lambda client: client.cancel(other))
+    await scene.until_job(other, "cancelled")
+
+
+async def cancel(scene: Scene, job: str) -> None:
+    await act(scene, lambda client: client.cancel(job))
+    await scene.until_job(job, "cancelled")
+
+
+async def end(scene: Scene, job: str) -> None:
+    if (await scene.job(job)).state != "cancelled":
+        await cancel(scene, job)
+    await until(lambda: not scene.site.kubelet.living(), "no member lives")
+
+
+def starts_of(scene: Scene, job: str) -> int:
+    return sum(life.labels[RUN_LABEL].startswith(f"{job}-r") for life in scene.site.kubelet.starts)
+
+
+@pytest.mark.parametrize("loss", [delete_the_records, delete_records_and_lease, move_the_records])
+async def test_a_job_whose_agent_lost_its_records_runs_once_at_a_time(
+    tmp_path: Path, loss: Callable[[Scene], Awaitable[None]]
+) -> None:
+    async with open_scene(tmp_path, NODES) as scene:
+        for number in range(ROUNDS):
+            for action in (suspend, drain, preempt, cancel):
+                name = f"{action.__name__}-{number}"
+                job = await scene.submit(a_gang(name, SIZE, "stubborn", cpu="2", stopGrace=GRACE))
+                await scene.until_job(job, "running")
+                await loss(scene)
+                await scene.until_said(AGENT, "this agent acts now")
+                await scene.until_cluster("north", lambda cluster: cluster.state == "ready")
+                await action(scene, job)
+                if action is not cancel:
+                    await until(lambda job=job: starts_of(scene, job) == 2 * SIZE, f"{name} has run again")  # type: ignore[misc]
+                await end(scene, job)
+                no_copies_met(scene)
+        print(f"\n{loss.__name__}: {4 * ROUNDS} losses, {len(scene.site.kubelet.starts)} starts, no copies met")
+
+
+async def test_two_agents_with_one_key_do_not_take_turns(tmp_path: Path) -> None:
+    """The second has its records and its Lease elsewhere, so that only the dispatcher can know of both."""
+    async with open_scene(tmp_path, NODES) as scene:
+        command = await in_other_namespace(scene, "rival", lease=True)
+        for number in range(ROUNDS):
+            job = await scene.submit(a_gang(f"steady-{number}", SIZE, "stubborn", cpu="2", stopGrace=GRACE))
+            await scene.until_job(job, "running")
+            lives = {life.uid for life in scene.site.kubelet.living()}
+            rival = f"{RIVAL}-{number}"
+            scene.stage.add(rival, command)
+            await scene.until_said(rival, "another agent with other records acts for cluster")
+            await asyncio.sleep(2)
+            assert {life.uid for life in scene.site.kubelet.living()} == lives
+            if number % 2:
+                scene.kill(
+                    AGENT
+                )  # the second is served once the first has been silent for a lease, and takes all of it over
+                await until(lambda rival=rival: "this agent acts now" in scene.log(rival), "the rival acts")  # type: ignore[misc]
+                await scene.until_cluster("north", lambda cluster: cluster.orphaned_runs == 1)
+                await act(scene, lambda client, job=job: client.cancel(job))  # type: ignore[misc]
+                await until(lambda: not scene.site.kubelet.living(), "no member lives")
+                await scene.until_job(job, "cancelled")
+                scene.kill(rival)
+                scene.start(AGENT)
+                await scene.until_cluster("north", lambda cluster: cluster.state == "ready")
+            else:
+                scene.kill(rival)
+                assert len((await scene.job(job)).runs) == 1
+                await end(scene, job)
+            no_copies_met(scene)
+        print(f"\ntwo agents with one key, {ROUNDS} times: {len(scene.site.kubelet.starts)} starts, no copies met")
