@@ -5,6 +5,8 @@ Each member holds a lock of its job and seat for its life, and notes where it fi
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -120,6 +122,43 @@ def test_two_agents_with_one_key_do_not_take_turns(stage: Stage, round_: int) ->
             stage.kill(rival)
     told = [stage.log_of(rival) for rival in rivals]
     assert all("another agent with other records acts for cluster" in text for text in told)
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_two_installations_on_one_database_run_each_job_once(stage: Stage, round_: int) -> None:
+    """Somebody starts ``trainmaster up`` with the database of an installation that is at work: other keys, the same clusters."""
+    lasting = stage.submit_lasting("lasting", _LONG, cpu="2", replicas=4)
+    stage.until(lasting, "running")
+    other = stage.folder / f"other-{round_}"
+    log = stage.folder / "logs" / f"up-{round_}.log"
+    command = [
+        sys.executable,
+        "-m",
+        "trainmaster.cli.main",
+        "up",
+        "--data",
+        str(other),
+        "--port",
+        "0",
+        "--no-write-config",
+    ]
+    env = {name: value for name, value in stage.env.items() if name != "REDIS_URL"}
+    with log.open("wb") as out:
+        up = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+    logs = [other / "logs" / f"agent-{name}.log" for name in CLUSTERS]
+    words = "another agent with other records acts for cluster"
+    try:
+        with Flow(stage, 30, 4.0):
+            eventually_sync(lambda: all(one.exists() and words in one.read_text() for one in logs), 60)
+            time.sleep(3.0 * LEASE)
+    finally:
+        up.terminate()
+        up.wait(60)
+    assert up.returncode == 0, log.read_text()
+    assert (stage.job(lasting)["attempt"], stage.starts(lasting, 1)) == (1, 4)
+    stage.act(f"jobs/{lasting}/cancel")
+    stage.until(lasting, "cancelled")
+    stage.check(reruns_allowed=False)
 
 
 def test_runs_of_an_agent_that_was_replaced_go_on_and_it_gets_them_back(stage: Stage) -> None:
