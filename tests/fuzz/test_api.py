@@ -303,6 +303,11 @@ async def test_messages_of_agents(service: Service) -> None:
         "notCounted": ["n"],
         "startSeconds": 1.5,
         "closed": "",
+        "admission": {
+            "needsImage": True,
+            "policy": {"images": ["registry.example.com/*"], "tolerations": ["gpu"]},
+            "queues": [{"queue": "fuzz", "policy": {"level": "baseline"}}],
+        },
     }
     state = {
         "run": run,

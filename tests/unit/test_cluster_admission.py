@@ -144,8 +144,22 @@ def test_a_refusal_of_one_cluster_rules_out_no_other() -> None:
     assert looked_at(PODS, RefusedThere("west", fingerprint_of(PODS), ("x",))).started == ["j"]
 
 
-def test_a_policy_that_cannot_be_read_costs_no_report() -> None:
+MANY = {"queue": "q", "policy": {"images": [f"i{number}" for number in range(400)]}}
+
+
+@pytest.mark.parametrize(
+    ("admission", "is_read"),
+    [
+        ({"policy": {"newField": 1}}, False),
+        ({"queues": [MANY] * 4}, True),
+        ({"queues": [MANY] * 5}, False),
+        ({"queues": [{"queue": f"q{number}", "policy": {}} for number in range(1001)]}, False),
+        ("all", False),
+        ({}, True),
+    ],
+)
+def test_a_policy_that_is_too_long_or_cannot_be_read_costs_no_report(admission: Any, is_read: bool) -> None:
     report = CapacityReport.model_validate(
-        {"groups": [], "runtime": "kubernetes", "scheduler": "native", "admission": {"policy": {"newField": 1}}}
+        {"groups": [], "runtime": "kubernetes", "scheduler": "native", "admission": admission}
     )
-    assert report.admission is None
+    assert (report.admission is not None) == is_read

@@ -123,15 +123,27 @@ class ReportedAdmission(Lenient):
         found = longest_match(((one.queue, one.policy) for one in self.queues), queue)
         return self.policy if found is None else found
 
+    @property
+    def names(self) -> int:
+        """How many names and queues it lists."""
+        policies = [self.policy, *(one.policy for one in self.queues)]
+        lists = [value for one in policies for value in one.__dict__.values() if isinstance(value, tuple)]
+        return len(self.queues) + sum(map(len, lists))
+
+
+MOST_ADMISSION_NAMES = 2000
+"""In what an agent reports of its policies: an api reads all of it every few seconds."""
+
 
 def _readable_admission(value: Any) -> Any:
-    """None for what cannot be read, as the policy of a newer agent may not be: that agent checks by itself all the same."""
+    """None for what cannot be read, as the policy of a newer agent may not be, or is too long: that agent checks by itself."""
     if value is None or isinstance(value, ReportedAdmission):
         return value
     try:
-        return ReportedAdmission.model_validate(value)
+        found = ReportedAdmission.model_validate(value)
     except ValidationError:
         return None
+    return found if found.names <= MOST_ADMISSION_NAMES else None
 
 
 class CapacityReport(Lenient):
