@@ -71,6 +71,7 @@ def test_endless_headers_take_no_memory_and_hold_nobody_up(api: Api) -> None:
                 sent += MIB
     assert sent < 40 * MIB, "it was cut off"
     assert api.is_well()
+    print(f"\nendless headers: {sent / MIB:.0f} MiB sent, the api grew by {(api.rss - before) / MIB:.1f} MiB")
     assert api.rss - before < 30 * MIB
 
 
@@ -93,6 +94,7 @@ def test_thousands_of_silent_and_half_connections_are_let_go(api: Api) -> None:
 
     eventually_sync(are_gone, 15)
     assert api.is_well()
+    print(f"\n{SILENT} silent and half connections: the api grew by {(api.rss - before) / MIB:.1f} MiB")
     assert api.rss - before < 150 * MIB
     for peer in peers:
         peer.close()
