@@ -21,6 +21,7 @@ from tests.cluster.fixtures import need_programs
 from tests.cluster.sandbox import Life, overlaps
 from tests.e2e.fault_scene import RUN_LABEL, Scene, a_gang, open_scene, path_of, until
 from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE
+from trainmaster.agent.runtime.kubernetes import orphans
 from trainmaster.client.http import Client
 
 need_programs(whole_module=True)
@@ -180,12 +181,18 @@ async def test_two_agents_with_one_key_do_not_take_turns(tmp_path: Path) -> None
                 )  # the second is served once the first has been silent for a lease, and takes all of it over
                 await until(lambda rival=rival: "this agent acts now" in scene.log(rival), "the rival acts")  # type: ignore[misc]
                 await scene.until_cluster("north", lambda cluster: cluster.orphaned_runs == 1)
+                await asyncio.sleep(orphans._PATIENCE + 2)
+                assert {life.uid for life in scene.site.kubelet.living()} == lives, (
+                    "what other records hold is left alone"
+                )
                 await act(scene, lambda client, job=job: client.cancel(job))  # type: ignore[misc]
                 await until(lambda: not scene.site.kubelet.living(), "no member lives")
                 await scene.until_job(job, "cancelled")
                 scene.kill(rival)
                 scene.start(AGENT)
-                await scene.until_cluster("north", lambda cluster: cluster.state == "ready")
+                probe = await scene.submit(a_gang("probe", 1, "run"))
+                await scene.until_job(probe, "running")  # once the first is served again
+                await end(scene, probe)
             else:
                 scene.kill(rival)
                 assert len((await scene.job(job)).runs) == 1

@@ -7,9 +7,12 @@ import pytest
 
 from tests.conformance.kube_lab import KubeLab
 from tests.conformance.runtime_suite import RUNS, STUBBORN, A, Behaviour, Part, start_run, stop_run, until_state
+from tests.fake_kube.patches import MERGE
+from tests.fake_kube.resources import PODS
 from tests.fake_kube.server import FakeKube
-from tests.integration.fake_lab import fake_cluster, lab_on, two_nodes
+from tests.integration.fake_lab import NAMESPACE, fake_cluster, lab_on, two_nodes
 from tests.waiting import eventually
+from trainmaster.agent.kube.pods import LABEL_HOLDER
 from trainmaster.agent.runtime.kubernetes import leftovers, orphans
 from trainmaster.protocol.states import RunState
 
@@ -59,30 +62,66 @@ async def test_two_agents_of_one_cluster_are_two_holders_in_one_place(scene: Sce
     assert first.place == second.place != ""
 
 
-async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the second one with its key, and refused: what the first one runs has no record here."""
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "_PATIENCE", 0.01)
     monkeypatch.setattr(leftovers, "_FIRST_LOOK_SECONDS", 0.01)
-    await scene.start()
-    looks = 0
-    has = orphans.Records.has
 
-    async def counted(records: orphans.Records, run: str) -> bool:
-        nonlocal looks
-        looks += 1
-        return await has(records, run)
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Holders of what an agent looked at that clears away what others have made."""
+    out: list[str] = []
+    real = orphans.Records.may_be_here
+
+    def noted(records: orphans.Records, holder: str) -> bool:
+        if holder != records.holder:
+            out.append(holder)
+        return real(records, holder)
+
+    monkeypatch.setattr(orphans.Records, "may_be_here", noted)
+    return out
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_agent_that_the_dispatcher_has_not_answered_clears_nothing_away(
+    scene: Scene, asked: list[str]
+) -> None:
+    """It is the second one with its key, and refused: what the first one runs has no record here."""
+    await scene.start()
+    await asyncio.sleep(0.2)
+    assert not asked
+    assert scene.first.living(A) == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_agent_that_is_served_leaves_alone_what_other_records_hold(scene: Scene, asked: list[str]) -> None:
+    """The dispatcher calls such a run orphaned: it goes on, until somebody ends it or its own agent is back."""
+    await scene.start()
+    await scene.second.runtime.renew(scene.second.now())
 
     async def has_looked() -> bool:
-        return looks > 0
+        return asked.count(scene.first.runtime.holder) > 10
 
-    monkeypatch.setattr(orphans.Records, "has", counted)
-    await asyncio.sleep(0.2)
-    assert looks == 0
-    assert scene.first.living(A) == 2
-    await scene.second.runtime.renew(scene.second.now())
     await eventually(has_looked)
+    await asyncio.sleep(0.2)
+    assert scene.first.living(A) == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_pods_of_an_older_release_without_any_record_are_cleared_away(scene: Scene) -> None:
+    """They do not say in which records their run is."""
+    await scene.start()
+    await scene.first.kubernetes.close()
+    for index in range(2):
+        without = {"metadata": {"labels": {LABEL_HOLDER: None}}}
+        scene.kube.verbs.patch(PODS, NAMESPACE, f"{A}-worker-{index}", MERGE, without)
+    await scene.second.runtime.renew(scene.second.now())
+
+    async def are_gone() -> bool:
+        return scene.first.living(A) == 0
+
+    await eventually(are_gone, 20)
 
 
 @pytest.mark.parametrize("behaviour", [RUNS, STUBBORN])

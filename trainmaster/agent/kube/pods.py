@@ -13,6 +13,8 @@ LABEL_RUN = "trainmaster.dev/run"
 LABEL_ROLE = "trainmaster.dev/role"
 LABEL_INDEX = "trainmaster.dev/index"
 LABEL_ROUND = "trainmaster.dev/round"
+LABEL_HOLDER = "trainmaster.dev/holder"
+"""The records in which the run of an object is."""
 
 _FIRST_SIGNAL, _LAST_SIGNAL = 129, 192
 
@@ -60,6 +62,8 @@ class PodSight:
     message: str = ""
     disrupted: str = ""
     """The reason of its DisruptionTarget condition, such as PreemptionByScheduler; empty without one."""
+    holder: str = ""
+    """The records in which its run is; empty for pods of older releases."""
     container: str = "main"
     """Whose end or trouble is told; also the first container, whose output is the member's."""
 
@@ -139,6 +143,7 @@ def see(pod: Mapping[str, Any]) -> PodSight | None:
         reason=reason,
         message=message,
         disrupted="" if disrupted is None or disrupted.get("status") != "True" else str(disrupted.get("reason", "")),
+        holder=labels.get(LABEL_HOLDER, ""),
         container=first,
     )
 

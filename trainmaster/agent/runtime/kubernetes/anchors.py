@@ -33,6 +33,8 @@ class Anchors:
         self._api = api
         self._home = home
         self._lease = lease
+        self.holder = ""
+        """What the dispatcher knows these records by; empty until ``identity`` has found it."""
         self._fresh = min(_FRESH_SECONDS, _FRESH_PART * duration)
 
     async def identity(self, agent: str, earlier: str) -> str:
@@ -52,7 +54,8 @@ class Anchors:
             stored = await self._api.create(CONFIG_MAPS, self._home, body)
         except ConflictError:
             stored = await self._api.get(CONFIG_MAPS, self._home, name)
-        return str((stored.get("data") or {}).get("holder") or stored["metadata"]["uid"])
+        self.holder = str((stored.get("data") or {}).get("holder") or stored["metadata"]["uid"])
+        return self.holder
 
     async def save(self, book: Book, progress: Progress) -> None:
         """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""

@@ -243,6 +243,7 @@ class Crew:
                 priority_class=self._config.placement.priority_class,
                 port=self._config.port,
                 run_as_user=self._config.run_as_user,
+                holder=self._anchors.holder,
                 products=self._products,
             )
             book.made_for = key

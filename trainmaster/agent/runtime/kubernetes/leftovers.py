@@ -14,7 +14,7 @@ from trainmaster.agent.kube.client import ApiServer
 from trainmaster.agent.kube.errors import ConflictError, KubeError, NotFoundError
 from trainmaster.agent.kube.lease import LeaseKeeper
 from trainmaster.agent.kube.paths import Resource
-from trainmaster.agent.kube.pods import LABEL_RUN
+from trainmaster.agent.kube.pods import LABEL_HOLDER, LABEL_RUN
 from trainmaster.agent.runtime.kubernetes.older_anchors import OlderAnchors
 from trainmaster.agent.runtime.kubernetes.orphans import Records
 from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT
@@ -78,6 +78,8 @@ class Leftovers:
             return  # this cluster has no such resource
         for metadata in found:
             run = metadata["labels"][LABEL_RUN]
+            if not self._records.may_be_here(metadata["labels"].get(LABEL_HOLDER, "")):
+                continue
             # A record is written before anything else of its run: what is seen without one has lost it, and is not about to get it.
             if is_held(run) or await self._records.has(run):
                 continue

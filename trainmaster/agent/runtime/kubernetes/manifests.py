@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from trainmaster.agent.kube.paths import CONFIG_MAPS, SERVICES
-from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster.agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster.agent.placement.port import Gang, GangRole, KubeObject, Placement
 from trainmaster.agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
 from trainmaster.agent.runtime.kubernetes.facts import Facts
@@ -41,8 +41,11 @@ class Manifests:
         port: int,
         products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
         run_as_user: int | None = None,
+        holder: str = "",
     ) -> None:
-        """``products``: by label the products of devices in node groups, where nodes have others, too.
+        """``holder``: the records in which the run is.
+
+        ``products``: by label the products of devices in node groups, where nodes have others, too.
 
         ``run_as_user``: of members whose template names no user; None: the image's own.
         """
@@ -52,7 +55,7 @@ class Manifests:
         self._placement = placement
         self._policy = policy
         self._priority_class = priority_class
-        self._labels = run_labels(agent, record.start)
+        self._labels = run_labels(agent, record.start) | ({LABEL_HOLDER: holder} if holder else {})
         self._sizes = record.progress.sizes or record.start.sizes
         self._roster = Roster(record.start, facts.spec, self._sizes, port)
         self._products = products

@@ -31,6 +31,15 @@ class Records:
     def __init__(self, api: ApiServer, home: str) -> None:
         self._api = api
         self._home = home
+        self.holder = ""
+        """What the dispatcher knows these records by."""
+
+    def may_be_here(self, holder: str) -> bool:
+        """Return whether the run of an object with this label would be in these records; objects of older releases have none.
+
+        What other records hold is not cleared away: their agent may come back, and the dispatcher says when it is to end.
+        """
+        return holder in ("", self.holder)
 
     async def has(self, run: str) -> bool:
         """Return whether there is a readable record of a run that is not over. Raises KubeError."""
@@ -84,13 +93,17 @@ class Orphans:
         runs = {
             (sight.namespace, sight.run)
             for sight, since in self._pods.values()
-            if since <= late and not is_held(sight.run)
+            if since <= late and not is_held(sight.run) and self._records.may_be_here(sight.holder)
         }
         for namespace, run in sorted(runs):
             if await self._records.has(run):
                 continue
             await self._lease.confirm()
-            pods = [sight for sight, since in self._pods.values() if sight.run == run and not sight.deleting]
+            pods = [
+                sight
+                for sight, since in self._pods.values()
+                if sight.run == run and not sight.deleting and self._records.may_be_here(sight.holder)
+            ]
             for pod in pods:
                 log.warning("pod %s is deleted: its run has no record any more", pod.name, extra={"run_id": run})
                 with contextlib.suppress(NotFoundError, ConflictError):

@@ -163,6 +163,7 @@ class KubernetesRuntime:
         moving, over = await self._older.find(self._namespaces.existing)
         earlier = self._namespaces.uid(self._config.job_namespaces[0]) if moving or over else ""
         self._holder = await self._anchors.identity(self._config.cluster, earlier)
+        self._records.holder = self._holder
         for namespace, name in moving:
             try:
                 await self._older.move(namespace, name, replaces=True)
