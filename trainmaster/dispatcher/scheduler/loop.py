@@ -37,6 +37,7 @@ from trainmaster.protocol.errors import ProblemError
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_RECALL_SECONDS = 5.0
 _UNSETTLED_SECONDS = 0.003
 _CHORES_SECONDS = 3600.0
 _USAGE_SECONDS = 10.0
@@ -88,6 +89,7 @@ class Scheduler:
         self._follower = Follower()
         self._book = ReasonBook()
         self._next_timers = 0.0
+        self._next_recalls = 0.0
         self._next_chores = 0.0
         self._next_usage = 0.0
         self._next_rehearsal = 0.0
@@ -280,16 +282,20 @@ class Scheduler:
 
     async def _timers(self, token: int, follower: Follower) -> None:
         now = self.clock()
-        if now >= self._next_timers:
+        if (
+            now >= self._next_recalls
+        ):  # not in one cycle with the others: a job that comes meanwhile waits for all of them
+            self._next_recalls = now + _RECALL_SECONDS
+            with contained(Part.CHORE, "recall runs that no agent has spoken of"):
+                await absences.recall_unheard(self.stores, token)
+            with contained(Part.CHORE, "end a recovery"):
+                await recovery.finish_when_told(self.stores, token)
+        elif now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):
                 await planning.release_holds(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
                 await agents.give_up_overdue(self.stores, token)
-            with contained(Part.CHORE, "recall runs that no agent has spoken of"):
-                await absences.recall_unheard(self.stores, token)
-            with contained(Part.CHORE, "end a recovery"):
-                await recovery.finish_when_told(self.stores, token)
         if now >= self._next_usage:
             await self._count_usage(token, follower)
         if now >= self._next_chores:
