@@ -123,7 +123,7 @@ async def test_a_call_that_is_given_up_as_its_turn_comes_hands_the_turn_on() -> 
 async def test_no_more_calls_wait_than_a_multiple_of_those_at_once() -> None:
     bounds = limits(calls_at_once_per_key=1)
     first = await begin(bounds, NOISY)
-    waiting = [asyncio.create_task(begin(bounds, NOISY)) for _ in range(16)]
+    waiting = [asyncio.create_task(begin(bounds, NOISY)) for _ in range(64)]
     await asyncio.sleep(0)
     with pytest.raises(ProblemError) as error:
         await begin(bounds, NOISY)

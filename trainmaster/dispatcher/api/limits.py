@@ -18,7 +18,7 @@ from trainmaster.protocol.states import KeyRole
 CALL = "trainmaster.call"
 """Where a request's ``Call`` is in its scope."""
 _MOST_BUCKETS = 10_000
-_WAITING_PER_CALL = 16
+_WAITING_PER_CALL = 64
 """For each call of a key that may be under way, so many more may wait for their turn."""
 _IPV6_HOST_BITS = 64
 _SLOW_SECONDS, _MOST_SLOWED = 0.5, 500
