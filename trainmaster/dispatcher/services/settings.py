@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     """Addresses and CIDRs, with commas between, whose X-Forwarded-For says who calls."""
     calls_per_second_per_key: float = Field(default=50.0, ge=0, le=1_000_000)
     """Of users' keys; 0: no bound. Keys of admins and agents have none."""
-    calls_burst_per_key: int = Field(default=200, ge=1)
+    calls_burst_per_key: int = Field(default=500, ge=1)
     """Calls that a key may make at once after it made none for a while."""
     calls_at_once_per_key: int = Field(default=2, ge=0, le=10_000)
     """Of users' keys; further ones wait for their turn, so that no key's calls wait behind all of another's. 0: no bound."""
