@@ -150,3 +150,17 @@ async def test_a_job_goes_where_it_is_admitted_and_is_told_why_not_elsewhere(ser
         }
 
     await eventually(is_told)
+
+
+async def test_a_selector_of_the_cluster_s_own_name_brings_it_into_question(service: Service) -> None:
+    await connect(service, "private", NEEDS_IMAGE)
+    await connect(service, "edge")
+    body = {
+        "kind": "Job",
+        "name": "j",
+        "queue": "default",
+        "roles": runs(""),
+        "placement": {"selector": {"name": "private"}},
+    }
+    answer = await service.http.post("/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["mistakes"][0]["path"]) == (422, "roles[0].template.image")

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from tests.unit.building import ViewBuilder, gang, nodes, role
-from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster, RefusedThere, fingerprint_of, refusals
+from trainmaster.dispatcher.domain.cluster_admission import ClusterRefusal, fingerprint_of
 from trainmaster.dispatcher.domain.shapes import shape_from, shape_of
+from trainmaster.dispatcher.scheduling.admitting import refusals
+from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Check, Token
@@ -16,10 +18,13 @@ PODS = ReportedAdmission(needs_image=True)
 SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def cluster(name: str, admission: ReportedAdmission | None = PODS, **fields: Any) -> AdmittingCluster:
-    given: dict[str, Any] = {"kind": ClusterKind.PRIVATE, "region": "", "labels": {}} | fields
-    given.setdefault("capabilities", frozenset(("podTemplate",)) if admission else frozenset())
-    return AdmittingCluster(name=name, admission=admission, **given)
+def cluster(name: str, admission: ReportedAdmission | None = PODS, **fields: Any) -> Cluster:
+    if "report" not in fields:
+        capabilities = ("gang", "gangStrict", *(("podTemplate",) if admission else ()))
+        fields["report"] = CapacityReport(
+            groups=(), runtime="kubernetes", scheduler="native", capabilities=capabilities, admission=admission
+        )
+    return Cluster(1, name, fields.pop("kind", ClusterKind.PRIVATE), **fields)
 
 
 def admitting(**policy: Any) -> ReportedAdmission:
@@ -51,13 +56,13 @@ def pod(**container: Any) -> dict[str, Any]:
     }
 
 
-def names(given: JobSpec, *clusters: AdmittingCluster) -> list[str]:
+def names(given: JobSpec, *clusters: Cluster) -> list[str]:
     return [one.cluster for one in refusals(given, clusters)[0]]
 
 
 def test_members_that_are_pods_need_an_image() -> None:
     refused, told = refusals(job(runs("a/b:1"), runs()), [cluster("north")])
-    assert refused == [RefusedThere("north", fingerprint_of(PODS), ("roles[1].template.image",))]
+    assert refused == [ClusterRefusal("north", fingerprint_of(PODS), ("roles[1].template.image",))]
     (mistake,) = told
     assert mistake.path == "roles[1].template.image"
     assert "cluster north: must name an image" in mistake.message
@@ -85,13 +90,19 @@ def test_where_one_cluster_takes_it_nothing_is_a_mistake() -> None:
     ],
 )
 def test_only_clusters_that_come_into_question_count(placement: dict[str, Any], expected: bool) -> None:
-    north = cluster("north", kind=ClusterKind.EDGE, region="eu", labels={"tier": "gold"})
+    north = cluster("north", kind=ClusterKind.EDGE, labels={"region": "eu", "tier": "gold"})
     west = cluster("west", None)
     assert bool(refusals(job(runs(), placement=placement), [north, west])[1]) == expected
 
 
+def test_a_cluster_that_lacks_what_the_job_needs_does_not_count() -> None:
+    alone = CapacityReport(groups=(), runtime="local", scheduler="local")
+    assert refusals(job(runs(), runs()), [cluster("north"), cluster("west", report=alone)])[1], "it starts no gangs"
+    assert refusals(job(runs()), [cluster("north"), cluster("west", report=alone)])[1] == []
+
+
 def test_a_cluster_that_has_told_nothing_yet_may_take_it() -> None:
-    silent = cluster("new", None, capabilities=None)
+    silent = cluster("new", report=None)
     assert refusals(job(pod()), [cluster("north"), silent])[1] == []
     without_pods = cluster("local", None)
     assert refusals(job(pod()), [cluster("north"), without_pods])[1], "its runtime runs no pod templates"
@@ -122,13 +133,13 @@ def test_a_shape_that_was_stored_before_refuses_nothing() -> None:
     assert shape_from(shape_of(job(runs()))).wishes.refused_by == ()
 
 
-def looked_at(admission: ReportedAdmission | None, refused_by: RefusedThere) -> Any:
+def looked_at(admission: ReportedAdmission | None, refused_by: ClusterRefusal) -> Any:
     view = ViewBuilder().cluster("north", nodes(), admission=admission).job("j", gang(role(), refused_by=(refused_by,)))
     return view.cycle()
 
 
 def test_a_cluster_that_refuses_it_is_ruled_out() -> None:
-    outcome = looked_at(PODS, RefusedThere("north", fingerprint_of(PODS), ("roles[0].template.image",)))
+    outcome = looked_at(PODS, ClusterRefusal("north", fingerprint_of(PODS), ("roles[0].template.image",)))
     verdict = outcome.verdict("j", "north")
     assert verdict.check is Check.ADMISSION
     assert verdict.sentence == "its agent does not admit roles[0].template.image of the job"
@@ -137,11 +148,11 @@ def test_a_cluster_that_refuses_it_is_ruled_out() -> None:
 
 @pytest.mark.parametrize("now", [admitting(images=["new/*"]), None], ids=["another policy", "no policy any more"])
 def test_a_cluster_that_checks_by_another_policy_by_now_is_asked(now: ReportedAdmission | None) -> None:
-    assert looked_at(now, RefusedThere("north", fingerprint_of(PODS), ("x",))).started == ["j"]
+    assert looked_at(now, ClusterRefusal("north", fingerprint_of(PODS), ("x",))).started == ["j"]
 
 
 def test_a_refusal_of_one_cluster_rules_out_no_other() -> None:
-    assert looked_at(PODS, RefusedThere("west", fingerprint_of(PODS), ("x",))).started == ["j"]
+    assert looked_at(PODS, ClusterRefusal("west", fingerprint_of(PODS), ("x",))).started == ["j"]
 
 
 MANY = {"queue": "q", "policy": {"images": [f"i{number}" for number in range(400)]}}

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster
+from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.dispatcher.services.preparing import Most, Prepared, prepare
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -32,7 +32,7 @@ _MOST_WORKERS = 2
 _PR_SET_PDEATHSIG = 1
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
-Clusters = tuple[AdmittingCluster, ...]
+Clusters = tuple[Cluster, ...]
 Prepare = Callable[[bytes, Most], Prepared]
 Done = TypeVar("Done")
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import TypeAdapter
 
-from trainmaster.dispatcher.domain.cluster_admission import RefusedThere
+from trainmaster.dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster.dispatcher.domain.weights import Weights, weights_of
 from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.durations import parse_duration
@@ -44,7 +44,7 @@ class Wishes:
     regions: tuple[str, ...] = ()
     preferred: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = ()
     """Labels of clusters that it prefers, each with what it counts."""
-    refused_by: tuple[RefusedThere, ...] = ()
+    refused_by: tuple[ClusterRefusal, ...] = ()
     """Clusters whose agents said that they would refuse what its members run."""
 
 
@@ -126,7 +126,7 @@ class Shape:
     """By which its cluster is chosen, where the job says so."""
     fault: str = ""
     """Why nothing of it, but perhaps what its members need, can be read: until that is mended no job of it starts."""
-    refused_by: tuple[RefusedThere, ...] = ()
+    refused_by: tuple[ClusterRefusal, ...] = ()
     """Clusters whose agents said, when it was submitted, that they would refuse what its members run."""
     wishes: Wishes = field(init=False, repr=False, compare=False)
 
@@ -152,7 +152,7 @@ class Shape:
         return out
 
 
-def shape_of(spec: JobSpec, refused_by: Sequence[RefusedThere] = ()) -> dict[str, Any]:
+def shape_of(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> dict[str, Any]:
     """The shape of a specification as plain JSON data; equal shapes give equal data."""
     roles = [_role_data(role) | {"least": _least(spec, role)} for role in spec.roles]
     shape: dict[str, Any] = {
@@ -249,7 +249,21 @@ def _template_data(template: MemberTemplate) -> dict[str, Any]:
     return data
 
 
-def shape_bytes(spec: JobSpec, refused_by: Sequence[RefusedThere] = ()) -> tuple[bytes, bytes]:
+def wishes_of(spec: JobSpec) -> Wishes:
+    """What a job asks of its cluster, but for data and preferences, without reading what its members need."""
+    placement = spec.placement
+    return Shape(
+        roles=(),
+        least_members=0,
+        clusters=tuple(placement.clusters),
+        kinds=tuple(placement.kinds),
+        selector=tuple(sorted(placement.selector.items())),
+        capabilities=tuple(_capabilities(spec)),
+        regions=tuple(placement.regions),
+    ).wishes
+
+
+def shape_bytes(spec: JobSpec, refused_by: Sequence[ClusterRefusal] = ()) -> tuple[bytes, bytes]:
     """Canonical JSON of the shape and its fingerprint of 16 bytes."""
     body = orjson.dumps(shape_of(spec, refused_by), option=orjson.OPT_SORT_KEYS)
     return body, hashlib.blake2b(body, digest_size=16).digest()
@@ -293,6 +307,6 @@ def shape_from(data: dict[str, Any]) -> Shape:
         stop_seconds=data.get("stopSeconds", STOP_GRACE),
         weights=weights_of(_PROFILE.validate_python(placement.get("profile"))),
         refused_by=tuple(
-            RefusedThere(name, fingerprint, tuple(fields)) for name, fingerprint, *fields in data.get("refusedBy", ())
+            ClusterRefusal(name, fingerprint, tuple(fields)) for name, fingerprint, *fields in data.get("refusedBy", ())
         ),
     )

@@ -5,11 +5,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster
+from trainmaster.dispatcher.scheduling.declared import cluster_of
+from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents
-from trainmaster.protocol.agent import ReportedAdmission
+from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import ClusterKind
+from trainmaster.protocol.tenants import ClusterSpec
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +23,11 @@ class ClusterAdmissions:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._known: tuple[AdmittingCluster, ...] = ()
+        self._known: tuple[Cluster, ...] = ()
         self._read_at: float | None = None
 
-    async def known(self) -> tuple[AdmittingCluster, ...]:
-        """All clusters by name. Raises StoreAwayError."""
+    async def known(self) -> tuple[Cluster, ...]:
+        """All clusters by name, their reports without nodes. Raises StoreAwayError."""
         now = self._stores.clock()
         if self._read_at is None or now - self._read_at > _KEPT_SECONDS:
             before, self._read_at = self._read_at, now  # others that come meanwhile go by what was known
@@ -39,18 +41,14 @@ class ClusterAdmissions:
         return self._known
 
 
-def _read(row: Any) -> AdmittingCluster:
-    """One that cannot be read admits everything here; its agent checks by itself."""
+def _read(row: Any) -> Cluster:
+    """One that cannot be read is taken for one that has not reported, so that nothing is refused for it."""
     try:
-        admission = None if row.admission is None else ReportedAdmission.model_validate(row.admission)
+        report = None
+        if row.runtime is not None:
+            told = {"capabilities": row.capabilities or (), "admission": row.admission}
+            report = CapacityReport.model_validate({"groups": (), "runtime": row.runtime, "scheduler": "", **told})
+        return cluster_of(row.id, ClusterSpec.model_validate(row.spec), report)
     except ValidationError as error:
         log.warning("what cluster %s admits cannot be read: %s", row.name, error)
-        admission = None
-    return AdmittingCluster(
-        name=row.name,
-        kind=ClusterKind(row.kind),
-        region=row.region,
-        labels={"region": row.region, **row.labels} if row.region else row.labels,
-        capabilities=None if row.capabilities is None else frozenset(row.capabilities),
-        admission=admission,
-    )
+        return Cluster(row.id, row.name, ClusterKind(row.kind))

@@ -11,9 +11,11 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.domain.cluster_admission import AdmittingCluster, RefusedThere, refusals
+from trainmaster.dispatcher.domain.cluster_admission import ClusterRefusal
 from trainmaster.dispatcher.domain.default_requests import with_requests
 from trainmaster.dispatcher.domain.shapes import shape_bytes
+from trainmaster.dispatcher.scheduling.admitting import refusals
+from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
@@ -94,7 +96,7 @@ class Most:
     jobs: int = 10_000
     parameter_sets: int = 100_000
     default_requests: Mapping[str, str] = field(default_factory=dict)
-    clusters: tuple[AdmittingCluster, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
 
 
 def parse_json(body: bytes) -> Any:
@@ -170,7 +172,7 @@ def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
 def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
     prepared = Prepared(many, [], {})
     checked: Checked = {}
-    refusing = _Refusing(most.clusters if any(one.admission is not None for one in most.clusters) else ())
+    refusing = _Refusing(most.clusters)
     mistakes: list[Mistake] = []
     refused = False
     for item, prefix in zip(items, prefixes, strict=True):
@@ -202,11 +204,12 @@ def _below(prefix: str, path: str) -> str:
 class _Refusing:
     """What clusters refuse of the jobs of one call, of which thousands may be alike."""
 
-    def __init__(self, clusters: Sequence[AdmittingCluster]) -> None:
-        self._clusters = clusters
-        self._known: dict[bytes, tuple[Sequence[RefusedThere], Sequence[Mistake]]] = {}
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        is_known = any(one.report is not None and one.report.admission is not None for one in clusters)
+        self._clusters = clusters if is_known else ()
+        self._known: dict[bytes, tuple[Sequence[ClusterRefusal], Sequence[Mistake]]] = {}
 
-    def of(self, spec: JobSpec) -> tuple[Sequence[RefusedThere], Sequence[Mistake]]:
+    def of(self, spec: JobSpec) -> tuple[Sequence[ClusterRefusal], Sequence[Mistake]]:
         if not self._clusters:
             return (), ()
         asks = {"roles": [role.to_wire() for role in spec.roles], "placement": spec.placement.to_wire()}
@@ -285,7 +288,7 @@ def _prepared(
     most: Most,
     shapes: dict[bytes, bytes],
     refused: tuple[Mistake, ...],
-    refused_by: Sequence[RefusedThere],
+    refused_by: Sequence[ClusterRefusal],
 ) -> PreparedSpec:
     try:
         spec = with_requests(spec, most.default_requests)

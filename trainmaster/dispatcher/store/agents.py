@@ -135,10 +135,10 @@ async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]
 
 
 async def admissions(tx: Transaction) -> Sequence[Row[Any]]:
-    """Clusters with what their agents say that they run: ``capabilities`` and ``admission``, both null before the first report."""
+    """Clusters with what their agents say that they run: their whole report has more. All null before the first."""
     return await tx.all(
         """
-        SELECT c.name, c.kind, coalesce(c.spec->>'region', '') AS region, coalesce(c.spec->'labels', '{}') AS labels,
+        SELECT c.id, c.name, c.kind, c.spec, p.report->'runtime' AS runtime,
                p.report->'capabilities' AS capabilities, p.report->'admission' AS admission
         FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id WHERE c.removed_at IS NULL ORDER BY c.name
         """
