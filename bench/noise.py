@@ -2,11 +2,13 @@
 
     python -m bench.noise KINDS URL KEY SECONDS JOB
 
-Speaks HTTP by hand, so that the noise costs its own process little. Prints how many answers of each status it got.
+Speaks HTTP by hand and has the lowest priority, so that what it costs itself costs this machine little: it stands for other
+machines. Prints how many answers of each status it got.
 """
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -158,6 +160,7 @@ def job_of_shape(number: int) -> dict[str, Any]:
 
 
 async def main() -> None:
+    os.nice(19)
     kinds, url, key, seconds, job = sys.argv[1:]
     noise = Noise(url, key, float(seconds), job)
     works = {

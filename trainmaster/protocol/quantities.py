@@ -68,6 +68,7 @@ def _amount(text: str, *, is_cpu: bool) -> int:
     return _MOST + 1 if scaled > _MOST else int(_EXACT.to_integral_value(scaled))
 
 
+@lru_cache(maxsize=16_384)
 def format_quantity(resource: str, amount: int) -> str:
     """The amount as people read it: ``1500`` thousandths of CPU is ``1.5``, 2**30 bytes are ``1Gi``."""
     if resource == "cpu":

@@ -3,14 +3,15 @@
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
 import orjson
 
 from trainmaster import process_logs
-from trainmaster.dispatcher.api.limits import CALL, Call
+from trainmaster.dispatcher.api.limits import CALL, METER, Call
+from trainmaster.dispatcher.api.turns import Meter
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, ProblemError
 
@@ -20,7 +21,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 client_address: ContextVar[str] = ContextVar("client_address", default="")
@@ -73,7 +74,8 @@ class Envelope:
                 elif not body.has_room(said):
                     await _refuse(self.too_many(), scope, own, marked_send)
                 else:
-                    await self._app(scope, body.receive, marked_send)
+                    meter = scope[METER] = Meter()
+                    await meter.run(self._app(scope, body.receive, marked_send))
             finally:
                 body.release()
                 call: Call | None = scope.get(CALL)

@@ -1,5 +1,6 @@
 """Routes of jobs."""
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Any
@@ -41,6 +42,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
 _LOOK_SECONDS = 1.0
 _COMMENT_SECONDS = 15.0
+"""A stream that is silent for longer, or for down to half of it, says so: not all of them in the same moment."""
 _MOST_EVENTS = 1000
 """Events that are read at once."""
 _LONGEST_EVENT_ID = 18
@@ -286,13 +288,12 @@ async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> As
     with state.stores.soft.waiter(JOBS, key) as changed:
         while not stream.is_ended:
             try:
-                async with state.followers.reads, state.stores.database.transaction() as tx:
-                    rows = await job_store.events_after(tx, key, seq, _MOST_EVENTS)
-                    job = await job_store.standing(tx, key)
+                happened = await state.followers.events_after(key, seq, _MOST_EVENTS)
             except ProblemError:
                 yield b"event: away\ndata: the store does not answer; trying again\n\n"
                 await wait_set(changed, _LOOK_SECONDS)
                 continue
+            rows, job = happened.events, happened.standing
             for row in rows:
                 seq = row.seq
                 yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
@@ -303,7 +304,7 @@ async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> As
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
                 return
-            if len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS):
+            if len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
                 yield b": still here\n\n"
     yield b": the API key was revoked or has expired\n\n"
 

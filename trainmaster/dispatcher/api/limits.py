@@ -1,14 +1,16 @@
 """What one key and one address may ask of an api: calls at once and per second, streams, wrong keys. In this process' memory alone."""
 
 import asyncio
+import random
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any
 
+from trainmaster.dispatcher.api.turns import Meter, TooManyWaitError, Turns
 from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.metrics import definitions as metrics
@@ -17,11 +19,14 @@ from trainmaster.protocol.states import KeyRole
 
 CALL = "trainmaster.call"
 """Where a request's ``Call`` is in its scope."""
+METER = "trainmaster.meter"
+"""Where its ``Meter`` is."""
 _MOST_BUCKETS = 10_000
 _WAITING_PER_CALL = 64
 """For each call of a key that may be under way, so many more may wait for their turn."""
 _IPV6_HOST_BITS = 64
 _SLOW_SECONDS, _MOST_SLOWED = 0.5, 500
+"""Refused callers wait for up to twice as long, each for another time: they would come again all at once."""
 
 
 class StreamKind(StrEnum):
@@ -72,12 +77,6 @@ class TokenBuckets:
 
 
 @dataclass(slots=True)
-class _Turns:
-    under_way: int = 0
-    waiting: "deque[asyncio.Future[None]]" = field(default_factory=deque)
-
-
-@dataclass(slots=True)
 class Call:
     """A request whose caller is known. ``end`` is called when it is over."""
 
@@ -111,7 +110,7 @@ class Limits:
     """The limits of one process. Admins and agents have none but that of streams, as an installation trusts them."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._at_once = settings.calls_at_once_per_key
+        at_once = settings.calls_at_once_per_key
         self._most_streams = {
             StreamKind.EVENTS: settings.event_streams_per_key,
             StreamKind.LOGS: settings.log_streams_per_key,
@@ -120,7 +119,7 @@ class Limits:
         self._wrong_keys = TokenBuckets(settings.wrong_keys_per_second, settings.wrong_keys_burst, clock)
         self._keyless = TokenBuckets(settings.keyless_calls_per_second, settings.keyless_calls_burst, clock)
         self._slowed = 0
-        self._turns: dict[int, _Turns] = {}
+        self._turns = Turns(at_once, max(1, at_once) * _WAITING_PER_CALL, clock)
         self._streams: dict[OpenStream, None] = {}
         self._counts = Counter[tuple[StreamKind, int]]()
 
@@ -149,7 +148,7 @@ class Limits:
             return
         self._slowed += 1
         try:
-            await asyncio.sleep(_SLOW_SECONDS)
+            await asyncio.sleep(_SLOW_SECONDS * (1 + random.random()))
         finally:
             self._slowed -= 1
 
@@ -158,42 +157,18 @@ class Limits:
     async def admit(self, scope: MutableMapping[str, Any], caller: Caller) -> None:
         """Let a call begin when it is its key's turn. Raises ProblemError TOO_MANY_REQUESTS."""
         call = scope[CALL] = Call(caller)
-        if caller.role is not KeyRole.USER:
+        if caller.role is KeyRole.AGENT:
             return
-        pause = self._calls.take(caller.key_id)
+        is_user = caller.role is KeyRole.USER
+        pause = self._calls.take(caller.key_id) if is_user else 0.0
         if pause:
             raise _too_many("rate", f"the key {caller.name!r} makes too many calls", pause)
-        if self._at_once:
-            await self._await_turn(call)
-
-    async def _await_turn(self, call: Call) -> None:
-        key = call.caller.key_id
-        turns = self._turns.setdefault(key, _Turns())
-        if turns.under_way >= self._at_once:
-            if len(turns.waiting) >= self._at_once * _WAITING_PER_CALL:
-                raise _too_many("at-once", f"the key {call.caller.name!r} makes too many calls at once", 1.0)
-            turn = asyncio.get_running_loop().create_future()
-            turns.waiting.append(turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self._leave(key)  # it was given its turn in the very moment in which its caller went away
-                raise
-        else:
-            turns.under_way += 1
-        call.at_end(lambda: self._leave(key))
-
-    def _leave(self, key: int) -> None:
-        turns = self._turns[key]
-        while turns.waiting:
-            turn = turns.waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)  # who leaves hands its place on
-                return
-        turns.under_way -= 1
-        if not turns.under_way:
-            del self._turns[key]
+        try:
+            turn = await self._turns.begin(caller.key_id, waits=is_user)
+        except TooManyWaitError as error:
+            raise _too_many("at-once", f"the key {caller.name!r} makes too many calls at once", 1.0) from error
+        meter: Meter | None = scope.get(METER)
+        call.at_end(lambda: self._turns.end(turn, meter.seconds if meter else 0.0))
 
     # -- calls that last
 

@@ -1,13 +1,17 @@
-"""What the calls that follow jobs at one api share: one look a second at the store, however many they are."""
+"""What the calls that follow jobs at one api share, however many they are: one look a second at the store, and reads of events."""
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.dispatcher.store import agents
 from trainmaster.dispatcher.store import jobs as job_store
+from trainmaster.dispatcher.store.database import Row
 from trainmaster.dispatcher.store.soft import JOBS
 from trainmaster.protocol.errors import ProblemError
 
@@ -17,6 +21,21 @@ LOOK_SECONDS = 1.0
 STREAM_SECONDS = 30.0
 """A log stream that is not kept alive for so long is over."""
 _READS_AT_ONCE = 4
+_ANSWERS_PER_SLICE = 20
+"""Followers that are given what was read before other calls come between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Events of a job after one that is known, and its state and version; ``standing`` is None when it does not exist."""
+
+    events: Sequence[Row[Any]]
+    standing: Row[Any] | None
+
+
+@dataclass(slots=True)
+class _Read:
+    waiting: "list[asyncio.Future[Happened]]" = field(default_factory=list)
 
 
 class Followers:
@@ -33,6 +52,48 @@ class Followers:
         self._reachable: set[int] = set()
         self._versions: dict[int, int] = {}
         self._kept_at = stores.clock()
+        self._next_reads: dict[tuple[int, int, int], _Read] = {}
+        """Reads that have not begun, by their arguments: who comes before a read begins gets what it finds."""
+        self._reading: set[asyncio.Task[None]] = set()
+
+    async def events_after(self, job_id: int, seq: int, limit: int) -> Happened:
+        """Return what has happened to a job after version ``seq``. Raises ProblemError when the store does not answer.
+
+        Calls with the same arguments share a read: when an event wakes many followers of a job, it is read once.
+        """
+        place = job_id, seq, limit
+        read = self._next_reads.get(place)
+        if read is None:
+            read = self._next_reads[place] = _Read()
+            task = asyncio.create_task(self._read_events(place, read), name="events", context=Context())
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+        answer: asyncio.Future[Happened] = asyncio.get_running_loop().create_future()
+        read.waiting.append(answer)
+        return await answer
+
+    async def _read_events(self, place: tuple[int, int, int], read: _Read) -> None:
+        error: Exception | None = None
+        try:
+            async with self.reads, self._stores.database.transaction() as tx:
+                del self._next_reads[place]
+                happened = Happened(await job_store.events_after(tx, *place), await job_store.standing(tx, place[0]))
+        except Exception as failed:  # noqa: BLE001 - whoever waits for it is told
+            self._next_reads.pop(place, None)
+            error = failed
+        except BaseException:
+            self._next_reads.pop(place, None)
+            for answer in read.waiting:
+                answer.cancel()
+            raise
+        for number, answer in enumerate(read.waiting, 1):
+            if not answer.done():
+                if error is None:
+                    answer.set_result(happened)
+                else:
+                    answer.set_exception(error)
+            if number % _ANSWERS_PER_SLICE == 0:
+                await asyncio.sleep(0)
 
     @contextmanager
     def stream(self, stream: str, cluster_id: int, *, is_reachable: bool) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Reading: jobs, events, reasons, queues and clusters as people see them."""
 
+import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunVie
 
 MOST_PER_PAGE = 1000
 _LONGEST_CURSOR = 64
+_VIEWS_PER_SLICE = 25
 
 
 def read_cursor(text: str | None) -> int | None:
@@ -86,8 +88,13 @@ async def list_jobs(
         found = store.Filter(tuple(await tenants.queue_ids_below(tx, caller.queues)))
     rows = await store.page(tx, found, before, limit + 1)
     page = rows[:limit]
+    views = []
+    for number, row in enumerate(page, 1):
+        views.append(_dump(job_view(row)))
+        if number % _VIEWS_PER_SLICE == 0:
+            await asyncio.sleep(0)  # other calls come between: a thousand views take a tenth of a second
     return {
-        "jobs": [_dump(job_view(row)) for row in page],
+        "jobs": views,
         "next": make_cursor(page[-1].id) if len(rows) > limit else None,
     }
 
