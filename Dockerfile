@@ -1,25 +1,36 @@
-# One image for every process of Trainmaster; the command says which one runs.
+# The images of Trainmaster: `dispatcher` for all its processes, where the command says which one runs, and `agent`.
 #
-#   docker build -t trainmaster .
-#   docker run --rm trainmaster serve --help
+#   docker build --target dispatcher -t trainmaster-dispatcher .
+#   docker build --target agent -t trainmaster-agent .
+#   docker run --rm trainmaster-dispatcher serve --help
 
 ARG PYTHON=3.11.16-slim-trixie
 
-FROM python:${PYTHON} AS build
+FROM python:${PYTHON} AS wheels
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/trainmaster
-# Only locked versions, of files with the hashes that are written there. The check fails where the list lacks what the product needs.
-COPY requirements/build.txt requirements/image.txt requirements/
+# Only locked versions, of files with the hashes that are written there. The checks below fail where a list lacks what is needed.
+COPY requirements/build.txt requirements/dispatcher.txt requirements/agent.txt requirements/
 RUN pip install --require-hashes --no-deps -r requirements/build.txt
-RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY trainmaster trainmaster
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist .
-RUN /opt/trainmaster/bin/pip install --no-deps "$(ls dist/*.whl)[dispatcher,agent]" && /opt/trainmaster/bin/pip check
+COPY dispatcher dispatcher
+COPY agent agent
+COPY migrations migrations
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . ./dispatcher ./agent ./migrations
+
+FROM wheels AS build-dispatcher
+RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/dispatcher.txt
+RUN /opt/trainmaster/bin/pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_dispatcher-*.whl dist/trainmaster_migrations-*.whl && /opt/trainmaster/bin/pip check
 RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
 
-FROM python:${PYTHON}
+FROM wheels AS build-agent
+RUN /opt/trainmaster/bin/pip install --only-binary :all: --require-hashes --no-deps -r requirements/agent.txt
+RUN /opt/trainmaster/bin/pip install --no-deps dist/trainmaster-[0-9]*.whl dist/trainmaster_agent-*.whl && /opt/trainmaster/bin/pip check
+RUN /opt/trainmaster/bin/python -m compileall -q /opt/trainmaster/lib
+
+FROM python:${PYTHON} AS base
 LABEL org.opencontainers.image.title="Trainmaster" \
       org.opencontainers.image.description="Multi-cluster dispatcher for AI and batch jobs" \
       org.opencontainers.image.version="0.1.0" \
@@ -32,7 +43,6 @@ RUN groupadd --gid 10001 trainmaster \
  && install --directory --owner 10001 --group 10001 --mode 0700 \
       /keys /keys/admin /keys/agent-private /keys/agent-public /keys/agent-edge \
       /agent /agent/key /agent/state
-COPY --from=build /opt/trainmaster /opt/trainmaster
 # Only who reaches a container's own address reaches its metrics.
 ENV PATH=/opt/trainmaster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TRAINMASTER_METRICS_HOST=0.0.0.0
 USER 10001:10001
@@ -44,3 +54,9 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK NONE
 ENTRYPOINT ["trainmaster"]
 CMD ["--help"]
+
+FROM base AS agent
+COPY --from=build-agent /opt/trainmaster /opt/trainmaster
+
+FROM base AS dispatcher
+COPY --from=build-dispatcher /opt/trainmaster /opt/trainmaster

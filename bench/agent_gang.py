@@ -24,14 +24,14 @@ from bench.agent_setup import (
 from bench.bare_kube import BareKube, Call
 from bench.cpu import cpu_seconds, differences, load_average
 from tests.cluster.control_plane import ControlPlane
-from trainmaster.agent.kube.access import open_access
-from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS
-from trainmaster.agent.runtime.kubernetes.record import Record
-from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster.agent.runtime.port import RunStatus
-from trainmaster.agent.sync import boot_time
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.access import open_access
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
+from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.port import RunStatus
+from trainmaster_agent.sync import boot_time
 
 _PATIENCE_SECONDS = 300.0
 

@@ -28,16 +28,16 @@ from bench.cpu import cpu_seconds, differences, load_average
 from bench.kube_nodes import NodesProcess
 from bench.numbers import summary
 from tests.cluster.control_plane import ControlPlane
-from trainmaster.agent.kube.access import open_access
-from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS
-from trainmaster.agent.placement.port import Placement
-from trainmaster.agent.runtime.kubernetes.record import Progress, Record, Verdict
-from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster.agent.runtime.port import RuntimeAwayError
-from trainmaster.agent.sync import boot_time
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.access import open_access
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.record import Progress, Record, Verdict
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.port import RuntimeAwayError
+from trainmaster_agent.sync import boot_time
 
 _FIRST = 1_000_000
 _TICK_SECONDS = 0.01

@@ -13,19 +13,19 @@ from tests.cluster.control_plane import ETCD, ControlPlane, assets
 from tests.cluster.fixtures import has_default_account
 from tests.conformance.kube_lab import PRIORITY_CLASS
 from tests.waiting import eventually
-from trainmaster.agent.kube.access import Access, open_access
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, Resource
-from trainmaster.agent.kube.pods import LABEL_RUN
-from trainmaster.agent.placement.choose import PlacementConfig, choose, detect
-from trainmaster.agent.placement.native import pod_groups
-from trainmaster.agent.placement.port import Placement
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster.agent.runtime.kubernetes.facts import facts_of
-from trainmaster.agent.runtime.kubernetes.manifests import Manifests
-from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT, Record
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import job_id, run_id
+from trainmaster_agent.kube.access import Access, open_access
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, Resource
+from trainmaster_agent.kube.pods import LABEL_RUN
+from trainmaster_agent.placement.choose import PlacementConfig, choose, detect
+from trainmaster_agent.placement.native import pod_groups
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.facts import facts_of
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, Record
 
 NAMESPACE = "jobs"
 HOME = "agent"

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.nasa import LOG
-from trainmaster.dispatcher.whatif.engine import Declared, Record, Simulation
-from trainmaster.dispatcher.whatif.figures import figures_of, waits_of
-from trainmaster.dispatcher.whatif.trace import Trace, read_swf
+from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster.simulation.fleet import Fleet, FleetCluster, FleetGroup
+from trainmaster_dispatcher.whatif.engine import Declared, Record, Simulation
+from trainmaster_dispatcher.whatif.figures import figures_of, waits_of
+from trainmaster_dispatcher.whatif.trace import Trace, read_swf
 
 NONE = "none"
 AFTERS = (NONE, "0s", "5m", "15m", "1h", "4h")

@@ -19,12 +19,12 @@ from typing import Any
 from bench.stage import ADMIN_KEY, Stage
 from trainmaster.client.http import Client
 from trainmaster.client.values import JobFilter
-from trainmaster.dispatcher.whatif.engine import Declared, Simulation
-from trainmaster.dispatcher.whatif.figures import figures_of, summary_of
-from trainmaster.dispatcher.whatif.trace import read_history
+from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import QueueSpec
-from trainmaster.simulation.fleet import Fleet
+from trainmaster_dispatcher.whatif.engine import Declared, Simulation
+from trainmaster_dispatcher.whatif.figures import figures_of, summary_of
+from trainmaster_dispatcher.whatif.trace import read_history
 
 QUEUES = ("a", "b", "c")
 _LONGEST_SECONDS = 300.0

@@ -4,7 +4,7 @@
 
 Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver; no scheduler runs, as all pods are foreign and name their node. The agent is
 ``trainmaster agent run --kubernetes``, a process of its own that talks to a stub of the dispatcher over HTTP. Its reports leave at
-most every ten seconds (``_CAPACITY_SECONDS`` in ``trainmaster/agent/sync.py``), with a sync, of which there is one every third of the
+most every ten seconds (``_CAPACITY_SECONDS`` in ``trainmaster_agent/sync.py``), with a sync, of which there is one every third of the
 lease: the age of what the dispatcher knows is made of that. Pods with a token, of which reports tell how many are left, show it.
 
 The limit in the same run is what it takes to read all nodes and pods page by page and to parse the answers.
@@ -32,7 +32,7 @@ from bench.numbers import summary
 from bench.stage import PROGRAM
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import Daemon, reserve_port
-from trainmaster.agent import sync
+from trainmaster_agent import sync
 
 _FIRST_REPORT_SECONDS = 300.0
 _SETTLE_SECONDS = 20.0

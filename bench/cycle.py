@@ -40,20 +40,20 @@ import psutil
 from bench.numbers import quantile, stores
 from bench.stage import PROGRAM, Stage
 from bench.worlds import NOW, ROLE, Changes, Kind, Size, World, gangs, make, make_kinds, popularity, reclaim_storm
-from trainmaster.cli.embedded import free_port
-from trainmaster.cli.up import Child
-from trainmaster.dispatcher.domain.shapes import shape_bytes
-from trainmaster.dispatcher.scheduler.memory import Memory
-from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
-from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.view import ClassKey
-from trainmaster.dispatcher.services.following import Applied, Follower
-from trainmaster.dispatcher.services.reason_book import ReasonBook
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Tier
+from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.cli.up import Child
+from trainmaster_dispatcher.domain.shapes import shape_bytes
+from trainmaster_dispatcher.scheduler.memory import Memory
+from trainmaster_dispatcher.scheduling.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.view import ClassKey
+from trainmaster_dispatcher.services.following import Applied, Follower
+from trainmaster_dispatcher.services.reason_book import ReasonBook
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
 
 GIGABYTE = 1e9
 

@@ -11,11 +11,11 @@ from bench.bare_kube import BareKube, Call
 from tests.cluster.chart import JOBS, NAMESPACE
 from tests.cluster.control_plane import ControlPlane
 from tests.waiting import eventually
-from trainmaster.agent.kube.access import open_access
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.paths import CONFIG_MAPS, PODS
-from trainmaster.agent.placement.choose import PlacementConfig, choose, detect
-from trainmaster.agent.runtime.kubernetes.record import LABEL_AGENT, Record
+from trainmaster_agent.kube.access import open_access
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
+from trainmaster_agent.placement.choose import PlacementConfig, choose, detect
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, Record
 
 _PARALLEL = 32
 _LABEL = f"{LABEL_AGENT}={CLUSTER}"

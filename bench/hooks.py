@@ -9,7 +9,7 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from trainmaster.dispatcher.domain.webhooks import secret_of
+from trainmaster_dispatcher.domain.webhooks import secret_of
 
 SECRET = "the secret of the benchmark"  # noqa: S105
 FAILS = 0.2

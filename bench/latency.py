@@ -18,11 +18,11 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from bench.numbers import stores, summary
-from trainmaster.cli.embedded import free_port
-from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
-from trainmaster.dispatcher.store.database import driver_url
 from trainmaster.protocol.ids import parse_job_id
+from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.cli.up import Installation
+from trainmaster_dispatcher.store.database import driver_url
 
 
 def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> dict[str, dict[str, float]]:

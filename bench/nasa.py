@@ -21,17 +21,17 @@ from typing import Any
 
 from bench.swf import divide_gaps, read_swf
 from tests.textbook_easy import Job, Policy, Result, Starts, simulate
-from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.view import (
+from trainmaster.protocol.agent import CapacityReport, NodeGroup
+from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.view import (
     Cluster,
     PriorityClass,
     Queue,
     View,
     WaitingJob,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup
-from trainmaster.protocol.states import ClusterKind, Order
 
 PROCESSORS = 128
 LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "NASA-iPSC-1993-3.1-cln.swf.gz"

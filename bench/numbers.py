@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import create_engine, text
 
-from trainmaster.cli.embedded import redis_command
-from trainmaster.dispatcher.store.database import driver_url
+from trainmaster_dispatcher.cli.embedded import redis_command
+from trainmaster_dispatcher.store.database import driver_url
 
 
 def quantile(values: Sequence[float], share: float) -> float:

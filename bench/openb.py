@@ -26,21 +26,21 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from trainmaster.dispatcher.domain.shapes import shape_from, shape_of
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.declared import class_of, cluster_of, queue_of
-from trainmaster.dispatcher.scheduling.plan import runs_of
-from trainmaster.dispatcher.scheduling.view import View, WaitingJob
-from trainmaster.dispatcher.whatif.engine import Declared, Simulation
-from trainmaster.dispatcher.whatif.figures import figures_of
-from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
-from trainmaster.dispatcher.whatif.values import to_data
+from trainmaster.fake_cluster.cluster import Cluster as SimulatedCluster
+from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup
+from trainmaster.fake_cluster.generate import GPU, PRODUCT
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
-from trainmaster.simulation.cluster import Cluster as SimulatedCluster
-from trainmaster.simulation.fleet import Fleet, FleetCluster, FleetGroup
-from trainmaster.simulation.generate import GPU, PRODUCT
+from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.declared import class_of, cluster_of, queue_of
+from trainmaster_dispatcher.scheduling.plan import runs_of
+from trainmaster_dispatcher.scheduling.view import View, WaitingJob
+from trainmaster_dispatcher.whatif.engine import Declared, Simulation
+from trainmaster_dispatcher.whatif.figures import figures_of
+from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
+from trainmaster_dispatcher.whatif.values import to_data
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 NODES, TASKS = "openb_node_list_all_node.csv", "openb_pod_list_gpuspec33.csv"

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.fit import Fitted, fit, size_choices
-from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.fit import Fitted, fit, size_choices
+from trainmaster_dispatcher.scheduling.room import Room
 
 CORE, GPU = 1000, "nvidia.com/gpu"
 MOST_ROLES = 4

@@ -13,14 +13,14 @@ import psutil
 import psycopg
 import yaml
 
-from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
-from trainmaster.cli.up import Child
 from trainmaster.client.http import Client
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store.migrate import migrate
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
+from trainmaster_dispatcher.cli.up import Child
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.migrate import migrate
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 ADMIN_KEY = "tmk_bench_admin"

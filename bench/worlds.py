@@ -11,9 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, cycle
 from typing import Self
 
-from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.view import (
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.jobs import Toleration
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.lines import Line, Quota
+from trainmaster_dispatcher.scheduling.view import (
     Cluster,
     LiveRun,
     PriorityClass,
@@ -22,10 +26,6 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.jobs import Toleration
-from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.states import ClusterKind
 
 NOW = 1_800_000_000.0
 """The time of every world, in seconds since the epoch."""

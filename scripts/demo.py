@@ -16,14 +16,14 @@ from rich.live import Live
 from rich.table import Table
 
 from trainmaster.cli.config import write_context
-from trainmaster.cli.embedded import free_port
 from trainmaster.cli.interrupts import interruptible
-from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.client.streams import LogPiece
 from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.reasons import Tier
 from trainmaster.protocol.tenants import JobView
+from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.cli.up import Installation
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0

@@ -9,8 +9,8 @@ from typing import Any
 from tests import compose_file
 from tests.compose_file import ROOT
 from tests.waiting import eventually_sync
-from trainmaster.cli.embedded import free_port
 from trainmaster.protocol.durations import parse_duration
+from trainmaster_dispatcher.cli.embedded import free_port
 
 PORTS = ("8470", "9470")
 """Ports inside the containers: of apis, and of what Prometheus reads from all others."""

@@ -21,19 +21,19 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.waiting import eventually
-from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
-from trainmaster.dispatcher.api.app import make_app
-from trainmaster.dispatcher.http_connections import server_config
-from trainmaster.dispatcher.scheduler.loop import Scheduler
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store.database import driver_url
-from trainmaster.dispatcher.store.migrate import migrate
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, run_digest
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import ClusterKind, RunState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.api.app import make_app
+from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
+from trainmaster_dispatcher.http_connections import server_config
+from trainmaster_dispatcher.scheduler.loop import Scheduler
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store.database import driver_url
+from trainmaster_dispatcher.store.migrate import migrate
 
 ADMIN_KEY = "tmk_admin"
 LEASE_SECONDS = 6.0
@@ -41,12 +41,25 @@ LEASE_SECONDS = 6.0
 _names = itertools.count()
 
 
+_SYSTEMS = ("tests/e2e/", "tests/faults/")
+_LOCAL = ("tests/integration/test_local_", "tests/integration/test_members_as")
+_LONG = ("tests/unit/test_scheduling_",)
+
+
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of a file run in one process, one after the other; so do all that start a whole system."""
+    """Tests of a file run in one process, one after the other. So do all that start a whole system, and all of the local runtime.
+
+    The local runtime kills what belongs to a run by the run's id, and its tests use the same few ids. Long files of pure tests are
+    dealt out test by test.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "systems" if file.startswith(("tests/e2e/", "tests/faults/")) else file
+        if file.startswith(_SYSTEMS):
+            return "systems"
+        if file.startswith(_LOCAL):
+            return "local runtime"
+        return nodeid if file.startswith(_LONG) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -29,6 +29,7 @@ class Instruction:
 @dataclass(slots=True)
 class Stage:
     image: str
+    name: str = ""
     instructions: list[Instruction] = field(default_factory=list)
 
     def all(self, word: str) -> list[Instruction]:
@@ -44,13 +45,27 @@ def stages() -> list[Stage]:
             image = instruction.words[0]
             for name, value in arguments.items():
                 image = image.replace(f"${{{name}}}", value)
-            found.append(Stage(image))
+            found.append(Stage(image, instruction.words[-1]))
         elif found:
             found[-1].instructions.append(instruction)
         else:
             assert instruction.word == "ARG", instruction
             name, _, value = instruction.rest.partition("=")
             arguments[name] = value
+    return found
+
+
+def stage(name: str) -> Stage:
+    """The stage of this name."""
+    return next(one for one in stages() if one.name == name)
+
+
+def chain(name: str) -> list[Stage]:
+    """A stage with those that it is made from, the first one first."""
+    named = {one.name: one for one in stages()}
+    found = [named[name]]
+    while found[0].image in named:
+        found.insert(0, named[found[0].image])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The environment of the image, made as the Dockerfile says, in folders. Builds no image."""
+"""The environments of the images, made as the Dockerfile says, in folders. Builds no image."""
 
 import os
 import shlex
@@ -33,7 +33,7 @@ class Installed:
     @property
     def program(self) -> list[str]:
         """The image's entry point."""
-        (entry,) = dockerfile.stages()[-1].all("ENTRYPOINT")
+        (entry,) = dockerfile.stage("base").all("ENTRYPOINT")
         (name,) = entry.array
         return [str(self.folder / "bin" / name)]
 
@@ -44,9 +44,9 @@ class Installed:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that the image sets."""
+        """The environment variables that the images set."""
         here = {"PATH": os.environ["PATH"]}
-        for instruction in dockerfile.stages()[-1].all("ENV"):
+        for instruction in dockerfile.stage("base").all("ENV"):
             for word in instruction.words:
                 name, _, value = word.partition("=")
                 value = value.replace(_PLACE, str(self.folder)).replace("$PATH", here["PATH"])
@@ -68,14 +68,14 @@ class Installed:
         return done.stdout
 
 
-def install(folder: Path) -> Installed:
-    """Do what the first stage of the Dockerfile does, below ``folder``."""
+def install(part: str, folder: Path) -> Installed:
+    """Do below ``folder`` what the stages of the Dockerfile do that make the environment of the image ``part``."""
     build, installed = folder / "build", Installed(folder / "opt")
     venv.create(folder / "python", with_pip=True)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env["PATH"] = f"{folder / 'python' / 'bin'}:{env['PATH']}"
     build.mkdir()
-    for instruction in dockerfile.stages()[0].instructions:
+    for instruction in (one for stage in dockerfile.chain(f"build-{part}") for one in stage.instructions):
         match instruction.word:
             case "COPY":
                 *sources, target = instruction.words
@@ -96,13 +96,13 @@ def install(folder: Path) -> Installed:
     return installed
 
 
-def with_extra(whole: Installed, extra: str, folder: Path) -> Installed:
-    """Make an environment with only what ``trainmaster[extra]`` asks for, of the files of another; nothing is downloaded."""
+def alone(whole: Installed, distribution: str, folder: Path) -> Installed:
+    """Make an environment with only one distribution and what it asks for, of the files of another; nothing is downloaded."""
     venv.create(folder, with_pip=False)
     part = Installed(folder)
-    for distribution in _closure(whole.site, extra):
-        for file in distribution.files or ():
-            source = Path(str(distribution.locate_file(file)))
+    for found in _closure(whole.site, distribution):
+        for file in found.files or ():
+            source = Path(str(found.locate_file(file)))
             if ".." in file.parts or not source.is_file():
                 continue  # a script in bin, or bytecode that was not made
             target = part.site / file
@@ -114,18 +114,18 @@ def with_extra(whole: Installed, extra: str, folder: Path) -> Installed:
     return part
 
 
-def _closure(site: Path, extra: str) -> Iterator[Distribution]:
-    """The product and all that it asks for with an extra, directly or not."""
+def _closure(site: Path, distribution: str) -> Iterator[Distribution]:
+    """A distribution and all that it asks for, directly or not."""
     every = {canonicalize_name(found.name): found for found in distributions(path=[str(site)])}
-    wanted, asked = [("trainmaster", extra)], set[tuple[str, str]]()
+    wanted, asked = [(canonicalize_name(distribution), "")], set[tuple[str, str]]()
     while wanted:
         name, its_extra = one = wanted.pop()
         if one in asked:
             continue
         if name not in {before for before, _ in asked}:
-            yield every[canonicalize_name(name)]
+            yield every[name]
         asked.add(one)
-        for line in every[canonicalize_name(name)].requires or ():
+        for line in every[name].requires or ():
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": its_extra}):
                 wanted += [(canonicalize_name(requirement.name), each) for each in requirement.extras | {""}]

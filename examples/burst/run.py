@@ -20,15 +20,15 @@ from typing import Any
 
 import yaml
 
-from trainmaster.cli.embedded import free_port
 from trainmaster.cli.interrupts import interruptible
-from trainmaster.cli.up import Installation
 from trainmaster.client.http import Client
 from trainmaster.client.values import JobFilter, Why
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import JobView
+from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.cli.up import Installation
 
 HERE = Path(__file__).resolve().parent
 CENT = Decimal("0.01")

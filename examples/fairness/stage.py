@@ -11,7 +11,9 @@ from pathlib import Path
 
 import yaml
 
-from trainmaster.cli.embedded import (
+from trainmaster.client.http import Client
+from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster_dispatcher.cli.embedded import (
     EmbeddedError,
     EmbeddedPostgres,
     free_port,
@@ -19,12 +21,10 @@ from trainmaster.cli.embedded import (
     redis_command,
     wait_for_port,
 )
-from trainmaster.cli.up import Child
-from trainmaster.client.http import Client
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store.migrate import migrate
-from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster_dispatcher.cli.up import Child
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.migrate import migrate
 
 NODES = {"north": 4, "south": 2}
 """By cluster: how many nodes it has."""

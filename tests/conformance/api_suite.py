@@ -14,10 +14,10 @@ import pytest
 
 from tests.conformance.runtime_suite import eventually
 from tests.waiting import eventually as comes_true
-from trainmaster.agent.kube.client import JSON_PATCH, ApiServer
-from trainmaster.agent.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
-from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, PODS, RESOURCE_QUOTAS, SERVICES, Resource, key_of
-from trainmaster.agent.kube.watch import Watch
+from trainmaster_agent.kube.client import JSON_PATCH, ApiServer
+from trainmaster_agent.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
+from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, PODS, RESOURCE_QUOTAS, SERVICES, Resource, key_of
+from trainmaster_agent.kube.watch import Watch
 
 
 @dataclass

@@ -7,13 +7,13 @@ from typing import Any
 from kubernetes.aio.client import Configuration
 
 from tests.conformance.runtime_suite import Behaviour, Does
-from trainmaster.agent.kube.access import Access, open_access
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.pods import LABEL_RUN
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster.agent.runtime.local.layout import boottime
-from trainmaster.agent.runtime.port import Runtime
+from trainmaster_agent.kube.access import Access, open_access
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.pods import LABEL_RUN
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.port import Runtime
 
 PRIORITY_CLASS: dict[str, Any] = {
     "apiVersion": "scheduling.k8s.io/v1",

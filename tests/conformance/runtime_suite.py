@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from trainmaster.agent.runtime.port import RunStatus, Runtime
 from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent.runtime.port import RunStatus, Runtime
 
 PATIENCE = 60.0
 """Seconds after which a condition that should come true at once is given up."""

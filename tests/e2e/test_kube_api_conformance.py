@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
 from tests.conformance.api_suite import ApiConformance, Scene
 from tests.conformance.kube_lab import access_by
-from trainmaster.agent.kube.client import ApiServer
+from trainmaster_agent.kube.client import ApiServer
 
 need_programs(whole_module=True)
 __all__ = ["cluster", "plane"]

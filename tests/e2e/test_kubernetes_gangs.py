@@ -14,13 +14,13 @@ from tests.cluster.chart import JOBS, NAMESPACE, helm, install_agent
 from tests.cluster.fixtures import Cluster, cluster, need_programs, plane
 from tests.conformance.kube_lab import access_by
 from tests.conformance.runtime_suite import eventually
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster.agent.runtime.local.layout import boottime
-from trainmaster.agent.runtime.port import RunStatus
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.port import RunStatus
 
 need_programs(whole_module=True)
 if helm() is None:

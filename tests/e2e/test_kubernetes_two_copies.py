@@ -20,9 +20,9 @@ from tests.cluster.chart import NAMESPACE, helm
 from tests.cluster.fixtures import need_programs
 from tests.cluster.sandbox import Life, overlaps
 from tests.e2e.fault_scene import RUN_LABEL, Scene, a_gang, open_scene, path_of, until
-from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE
-from trainmaster.agent.runtime.kubernetes import orphans
 from trainmaster.client.http import Client
+from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE
+from trainmaster_agent.runtime.kubernetes import orphans
 
 need_programs(whole_module=True)
 if helm() is None:

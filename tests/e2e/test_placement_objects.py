@@ -18,13 +18,13 @@ from tests.cluster.control_plane import API_SERVER, ControlPlane, assets
 from tests.unit.test_placement_gangs import RACK, WHOLE, a_pod
 from tests.unit.test_placement_golden import FOLDER, GANGS
 from tests.waiting import eventually
-from trainmaster.agent.kube.access import open_access
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.paths import PODS, Resource
-from trainmaster.agent.placement.choose import Found, PlacementConfig, choose, detect, probe_native
-from trainmaster.agent.placement.gates import Gates, opening_patch
-from trainmaster.agent.placement.native import pod_groups
-from trainmaster.agent.placement.port import Placement
+from trainmaster_agent.kube.access import open_access
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.paths import PODS, Resource
+from trainmaster_agent.placement.choose import Found, PlacementConfig, choose, detect, probe_native
+from trainmaster_agent.placement.gates import Gates, opening_patch
+from trainmaster_agent.placement.native import pod_groups
+from trainmaster_agent.placement.port import Placement
 
 if assets() is None:
     pytest.skip("KUBEBUILDER_ASSETS names no folder of Kubernetes programs", allow_module_level=True)

@@ -11,13 +11,13 @@ from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import need_programs, plane
 from tests.pod_mutations import RICH, mutated
-from trainmaster.agent.placement.gates import Gates
-from trainmaster.agent.runtime.kubernetes.facts import facts_of
-from trainmaster.agent.runtime.kubernetes.manifests import Manifests
-from trainmaster.agent.runtime.kubernetes.record import Record
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.pod_types import POD_TYPES
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.runtime.kubernetes.facts import facts_of
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.record import Record
 
 __all__ = ["plane"]
 

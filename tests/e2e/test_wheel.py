@@ -1,4 +1,4 @@
-"""The wheel that people install: built, put into a clean environment, and brought up once."""
+"""The wheels that people install: built, put into a clean environment, and brought up once."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 
 from tests import locked
 from tests.waiting import eventually_sync
-from trainmaster.cli.embedded import free_port
+from trainmaster_dispatcher.cli.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.wheel
@@ -23,14 +23,14 @@ def run(*words: str | Path, **options: object) -> "subprocess.CompletedProcess[s
     return done  # type: ignore[no-any-return]
 
 
-def test_the_installed_wheel_comes_up_and_runs_a_job(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
-    wheel = next((tmp_path / "dist").glob("*.whl"))
+def test_the_installed_wheels_come_up_and_run_a_job(tmp_path: Path) -> None:
+    for project in (ROOT, ROOT / "dispatcher", ROOT / "agent", ROOT / "migrations"):
+        run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", project)
     venv.create(tmp_path / "venv", with_pip=True)
     clean = tmp_path / "venv" / "bin"
     pip = (clean / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     (tmp_path / "constraints.txt").write_text(locked.constraints("demo"))
-    run(*pip, "--constraint", tmp_path / "constraints.txt", f"{wheel}[embedded]")
+    run(*pip, "--constraint", tmp_path / "constraints.txt", "--find-links", tmp_path / "dist", "trainmaster[embedded]")
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"TRAINMASTER_CONFIG": str(tmp_path / "config.yaml"), "PATH": f"{clean}:{env['PATH']}"}
     log = (tmp_path / "up.log").open("w+b")

@@ -17,13 +17,13 @@ import yaml
 
 from tests.faults.link import Link
 from tests.waiting import eventually_sync
-from trainmaster.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
-from trainmaster.cli.up import Child
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store.migrate import migrate
 from trainmaster.protocol.states import ClusterKind, JobState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port, redis_command, wait_for_port
+from trainmaster_dispatcher.cli.up import Child
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.migrate import migrate
 
 LEASE = 1.0
 LIMIT = 4.0

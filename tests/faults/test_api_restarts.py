@@ -20,7 +20,7 @@ import yaml
 
 from tests.faults.stage import Stage
 from trainmaster import AsyncClient, Client, Ended, EventView, JobView, LogPiece, TrainmasterError
-from trainmaster.cli.embedded import wait_for_port
+from trainmaster_dispatcher.cli.embedded import wait_for_port
 
 pytestmark = pytest.mark.faults
 

@@ -15,7 +15,7 @@ from tests.conftest import Service
 from tests.integration.receiver import SECRET, Receiver
 from tests.integration.rows import value
 from tests.waiting import eventually
-from trainmaster.cli.embedded import free_port, redis_command, wait_for_port
+from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_for_port
 
 pytestmark = pytest.mark.faults
 

@@ -7,10 +7,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from trainmaster.agent.runtime.local.config import LocalCluster
-from trainmaster.agent.runtime.local.layout import boottime
-from trainmaster.agent.runtime.local.runtime import LocalRuntime
 from trainmaster.protocol.agent import StartRun
+from trainmaster_agent.runtime.local.config import LocalCluster
+from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.local.runtime import LocalRuntime
 
 
 async def main() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from trainmaster.dispatcher.domain.webhooks import secret_of
+from trainmaster_dispatcher.domain.webhooks import secret_of
 
 SECRET = "a secret of the tests"
 

@@ -5,9 +5,9 @@ from typing import Any
 from sqlalchemy import Row
 
 from tests.conftest import Service
-from trainmaster.dispatcher.services import agents
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store.tables import metadata
+from trainmaster_dispatcher.services import agents
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store.tables import metadata
 
 _ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reasons"}
 """Tables that heartbeats and cycles write by themselves."""

@@ -19,18 +19,18 @@ from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import execute, picture, value
 from tests.waiting import eventually
 from trainmaster import AsyncClient, Client, JobSpec
-from trainmaster.cli.embedded import free_port, wait_for_port
-from trainmaster.dispatcher.api.leader import LeaderOverHttp
-from trainmaster.dispatcher.scheduler.loop import Scheduler
-from trainmaster.dispatcher.scheduler.reads import CannotListenError
-from trainmaster.dispatcher.services.asking import NoAnswerError, Question, Questions
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import scheduling
-from trainmaster.dispatcher.store.scheduling import Reads
 from trainmaster.protocol.states import ClusterKind, Exit, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
+from trainmaster_dispatcher.api.leader import LeaderOverHttp
+from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
+from trainmaster_dispatcher.scheduler.loop import Scheduler
+from trainmaster_dispatcher.scheduler.reads import CannotListenError
+from trainmaster_dispatcher.services.asking import NoAnswerError, Question, Questions
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import scheduling
+from trainmaster_dispatcher.store.scheduling import Reads
 
 
 async def why(service: Service, job_id: str) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from starlette.routing import BaseRoute
 from tests.conftest import Service, job
 from tests.integration.rows import execute, picture, rows
 from tests.waiting import eventually
-from trainmaster.dispatcher.api import keyring as keyring_module
-from trainmaster.dispatcher.api.app import make_app
-from trainmaster.dispatcher.api.keyring import Keyring
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store import keys as key_store
-from trainmaster.dispatcher.store.database import StoreAwayError, Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.api import keyring as keyring_module
+from trainmaster_dispatcher.api.app import make_app
+from trainmaster_dispatcher.api.keyring import Keyring
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store import keys as key_store
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
 
 OPEN = {"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}
 """What tells nothing that is worth a key."""

@@ -9,7 +9,7 @@ from tests.conftest import Service, job
 from tests.integration.rows import value
 from tests.integration.test_authorization import make_key
 from tests.integration.test_limits_api import OtherApi
-from trainmaster.dispatcher.store import jobs as store
+from trainmaster_dispatcher.store import jobs as store
 
 
 def jobs(many: int, **fields: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import picture
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.reading import make_cursor
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.reading import make_cursor
 
 HUGE = 10**30
 DEEP = 300

@@ -12,10 +12,10 @@ from tests.fuzz.values import to_json
 from tests.integration.rows import picture, rows, value
 from tests.integration.test_bad_input import HUGE, Case, World, world
 from tests.waiting import eventually
-from trainmaster.dispatcher.store import tenants
-from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.store import tenants
+from trainmaster_dispatcher.store.database import Transaction
 
 __all__ = ["world"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from trainmaster.dispatcher.services.tenants import hash_key
-from trainmaster.dispatcher.store.database import driver_url
 from trainmaster.protocol.states import Exit
+from trainmaster_dispatcher.services.tenants import hash_key
+from trainmaster_dispatcher.store.database import driver_url
 
 TENANTS = """
 kind: Queue

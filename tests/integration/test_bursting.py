@@ -9,11 +9,11 @@ import pytest
 from tests.conftest import FakeAgent, Service, job
 from tests.integration.rows import rows
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.accounting import Accounting
-from trainmaster.dispatcher.services.following import Follower
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.accounting import Accounting
+from trainmaster_dispatcher.services.following import Follower
 
 POLICY: dict[str, Any] = {
     "name": "overflow",

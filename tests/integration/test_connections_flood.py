@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.waiting import eventually_sync
-from trainmaster.cli.embedded import free_port, wait_for_port
+from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
 
 MIB = 1024 * 1024
 SILENT = 3_000

@@ -10,23 +10,23 @@ import orjson
 import pytest
 
 from tests.integration.rows import execute, rows, value
-from trainmaster.dispatcher import containment
-from trainmaster.dispatcher.containment import Part
-from trainmaster.dispatcher.domain import job_machine
-from trainmaster.dispatcher.scheduler.loop import Scheduler
-from trainmaster.dispatcher.scheduling import view as views
-from trainmaster.dispatcher.services import following, planning, pricing, view_objects
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.preparing import Most, prepare
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import submit_one
-from trainmaster.dispatcher.store import agents, runs, scheduling
-from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.metrics.definitions import contained_errors
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, SyncRequest, run_digest
 from trainmaster.protocol.states import ClusterKind, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher import containment
+from trainmaster_dispatcher.containment import Part
+from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.scheduler.loop import Scheduler
+from trainmaster_dispatcher.scheduling import view as views
+from trainmaster_dispatcher.services import following, planning, pricing, view_objects
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submit import submit_one
+from trainmaster_dispatcher.store import agents, runs, scheduling
+from trainmaster_dispatcher.store.keys import Caller
 
 ADMIN = Caller(1, "admin", KeyRole.ADMIN)
 QUEUES = ("org", "org/a", "org/b")
@@ -457,7 +457,7 @@ async def test_unreadable_rows_keep_lists_from_nobody(world: World) -> None:
     await spoil(world)
     await world.submit("b")
     async with world.stores.database.transaction() as tx:
-        from trainmaster.dispatcher.store import tenants
+        from trainmaster_dispatcher.store import tenants
 
         assert {row.spec.path for row in await tenants.queues(tx)} == {"org", "org/b"}
         assert (await pricing.histories(tx)).unreadable == {}

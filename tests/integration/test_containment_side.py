@@ -13,24 +13,24 @@ from tests.conftest import Service
 from tests.integration.receiver import SECRET
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
-from trainmaster.dispatcher import containment
-from trainmaster.dispatcher.containment import Part, isolate, run_for_ever
-from trainmaster.dispatcher.domain import webhooks as rules
-from trainmaster.dispatcher.scheduler import reads
-from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services import accounting, logs
-from trainmaster.dispatcher.services.accounting import Accounting
-from trainmaster.dispatcher.services.retention import Retention
-from trainmaster.dispatcher.services.webhooks import Relay, Terms
-from trainmaster.dispatcher.store import jobs as job_store
-from trainmaster.dispatcher.store import retention as removing
-from trainmaster.dispatcher.store import usage
-from trainmaster.dispatcher.store.database import StoreAwayError
-from trainmaster.dispatcher.worker import tasks
-from trainmaster.dispatcher.worker.carrier import Carrier
-from trainmaster.dispatcher.worker.side import Side
 from trainmaster.metrics.definitions import contained_errors
 from trainmaster.protocol.simulations import SimulationState
+from trainmaster_dispatcher import containment
+from trainmaster_dispatcher.containment import Part, isolate, run_for_ever
+from trainmaster_dispatcher.domain import webhooks as rules
+from trainmaster_dispatcher.scheduler import reads
+from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.services import accounting, logs
+from trainmaster_dispatcher.services.accounting import Accounting
+from trainmaster_dispatcher.services.retention import Retention
+from trainmaster_dispatcher.services.webhooks import Relay, Terms
+from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store import retention as removing
+from trainmaster_dispatcher.store import usage
+from trainmaster_dispatcher.store.database import StoreAwayError
+from trainmaster_dispatcher.worker import tasks
+from trainmaster_dispatcher.worker.carrier import Carrier
+from trainmaster_dispatcher.worker.side import Side
 
 FLEET = {
     "seed": 1,

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tests.integration.rows import execute, rows, value
-from trainmaster.dispatcher.scheduler.loop import Scheduler
-from trainmaster.dispatcher.services import planning
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.following import Applied, Follower
-from trainmaster.dispatcher.services.preparing import Most, prepare
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import submit_one
-from trainmaster.dispatcher.store import agents, scheduling, tenants
-from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, SyncRequest
 from trainmaster.protocol.states import ClusterKind, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.scheduler.loop import Scheduler
+from trainmaster_dispatcher.services import planning
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.following import Applied, Follower
+from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submit import submit_one
+from trainmaster_dispatcher.store import agents, scheduling, tenants
+from trainmaster_dispatcher.store.keys import Caller
 
 ADMIN = Caller(1, "admin", KeyRole.ADMIN)
 JOB = b'{"name": "x", "queue": "default", "roles": [{"name": "main", "template": {"resources": {"cpu": "1"}}}]}'

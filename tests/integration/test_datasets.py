@@ -5,8 +5,8 @@ from typing import Any
 from tests.conftest import Service
 from tests.integration.rows import rows
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.following import Follower
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.following import Follower
 
 
 async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from tests.conformance.api_suite import ApiConformance, Scene
 from tests.conformance.kube_lab import plain_access
 from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.server import FakeKube
-from trainmaster.agent.kube.client import ApiServer
+from trainmaster_agent.kube.client import ApiServer
 
 
 class TestFakeKube(ApiConformance):

@@ -10,18 +10,18 @@ import pytest
 from tests.conftest import Service, job
 from tests.integration.rows import execute, rows
 from tests.waiting import eventually
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.view import View
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.following import Follower
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import scheduling
-from trainmaster.dispatcher.store.database import Transaction
-from trainmaster.dispatcher.store.scheduling import Cursor, Feed
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import ClusterKind, FailureCategory, RunState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import scheduling
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.scheduling import Cursor, Feed
 
 
 @pytest.fixture

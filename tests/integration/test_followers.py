@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Service
-from trainmaster.dispatcher.services.followers import Followers, Happened
-from trainmaster.dispatcher.store import jobs as job_store
-from trainmaster.dispatcher.store.database import Row, StoreAwayError, Transaction
 from trainmaster.protocol.ids import parse_job_id
+from trainmaster_dispatcher.services.followers import Followers, Happened
+from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store.database import Row, StoreAwayError, Transaction
 
 _real = job_store.events_after
 

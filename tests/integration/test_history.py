@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conftest import FakeAgent, Service
-from trainmaster.dispatcher.services import history
-from trainmaster.dispatcher.whatif.installation import documents_of, fleet_of
-from trainmaster.dispatcher.whatif.trace import read_history
 from trainmaster.protocol.declared import Document
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.workload import Workload
+from trainmaster_dispatcher.services import history
+from trainmaster_dispatcher.whatif.installation import documents_of, fleet_of
+from trainmaster_dispatcher.whatif.trace import read_history
 
 
 async def ran(service: Service, agent: FakeAgent, **fields: Any) -> None:

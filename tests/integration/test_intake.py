@@ -10,18 +10,18 @@ import pytest
 
 from tests.integration.rows import execute, picture, rows, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.intake import Asked, ByItselfError, Intake
-from trainmaster.dispatcher.services.preparing import Most, prepare
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.services.submit import Submission
-from trainmaster.dispatcher.services.tenants import make_key
-from trainmaster.dispatcher.store import jobs as job_store
-from trainmaster.dispatcher.store.keys import Caller, Claim
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import KeySpec, QueueSpec
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.intake import Asked, ByItselfError, Intake
+from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submit import Submission
+from trainmaster_dispatcher.services.tenants import make_key
+from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store.keys import Caller, Claim
 
 ADMIN = Caller(1, "admin", KeyRole.ADMIN)
 USER = Caller(2, "user", KeyRole.USER, ("open",))
@@ -161,7 +161,7 @@ async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores:
 
 
 async def test_too_many_that_wait_are_turned_away(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainmaster.dispatcher.services.intake._MOST_WAITING", 3)
+    monkeypatch.setattr("trainmaster_dispatcher.services.intake._MOST_WAITING", 3)
     done = await outcomes(intake, [asked() for _ in range(6)])
     assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
 

@@ -24,27 +24,27 @@ from tests.conformance.runtime_suite import (
 from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import NAMESPACE, fake_cluster, lab_on, two_nodes
-from trainmaster.agent import containment
-from trainmaster.agent.capacity.inventory import Inventory
-from trainmaster.agent.kube.lease import LeaseKeeper
-from trainmaster.agent.kube.paths import NODES, PODS
-from trainmaster.agent.placement.gates import Gates
-from trainmaster.agent.runtime.kubernetes import crew, observer, runtime
-from trainmaster.agent.runtime.kubernetes.anchors import Anchors
-from trainmaster.agent.runtime.kubernetes.book import Book
-from trainmaster.agent.runtime.kubernetes.burial import Burial
-from trainmaster.agent.runtime.kubernetes.intake import Intake
-from trainmaster.agent.runtime.kubernetes.leftovers import Leftovers
-from trainmaster.agent.runtime.kubernetes.manifests import Manifests
-from trainmaster.agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster.agent.runtime.kubernetes.opening import Opening
-from trainmaster.agent.runtime.kubernetes.orphans import Orphans
-from trainmaster.agent.runtime.kubernetes.room import Room
-from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Process
 from trainmaster.metrics.renewals import note_contained
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_agent import containment
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.kube.lease import LeaseKeeper
+from trainmaster_agent.kube.paths import NODES, PODS
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.runtime.kubernetes import crew, observer, runtime
+from trainmaster_agent.runtime.kubernetes.anchors import Anchors
+from trainmaster_agent.runtime.kubernetes.book import Book
+from trainmaster_agent.runtime.kubernetes.burial import Burial
+from trainmaster_agent.runtime.kubernetes.intake import Intake
+from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
+from trainmaster_agent.runtime.kubernetes.opening import Opening
+from trainmaster_agent.runtime.kubernetes.orphans import Orphans
+from trainmaster_agent.runtime.kubernetes.room import Room
+from trainmaster_agent.runtime.port import RuntimeAwayError
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ async def test_a_run_whose_handling_raises_has_failed_and_all_others_go_on(
     owner, name, most = ONCE_PER_RUN[handler]
     before = contained("run")
     fault = Fault(monkeypatch, owner, name, None if name in NOT_TOLD_THE_RUN else A, most)
-    with caplog.at_level(logging.ERROR, "trainmaster.agent.containment"):
+    with caplog.at_level(logging.ERROR, "trainmaster_agent.containment"):
         await lab.runtime.start(start_run(lab, A, Part(RUNS, count=2)))
         over = await until_over(lab, A)
     assert fault.count > 0
@@ -283,11 +283,11 @@ async def test_errors_in_what_is_done_beside_runs_end_nothing(
 ) -> None:
     owner, name, place = SIDE_TASKS[handler]
     before = contained(place)
-    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.namespaces._LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.orphans._LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.burial._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.namespaces._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.orphans._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.burial._RETRY_SECONDS", 0.05)
     fault = Fault(monkeypatch, owner, name, None, most=2)
-    monkeypatch.setattr("trainmaster.agent.runtime.kubernetes.leftovers._FIRST_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.leftovers._FIRST_LOOK_SECONDS", 0.05)
     lab = lab_on(kube, nodes, lease={"duration": "2s"})
     await lab.open()
     try:

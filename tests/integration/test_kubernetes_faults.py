@@ -26,16 +26,16 @@ from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.resources import QUOTAS, ResourceId
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster, lab_on, two_nodes
-from trainmaster.agent.kube import watch
-from trainmaster.agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
-from trainmaster.agent.runtime.kubernetes import crew, intake, orphans, runtime
-from trainmaster.agent.runtime.kubernetes.checkpoint import NO_PROGRAM
-from trainmaster.agent.runtime.kubernetes.record import Record
-from trainmaster.agent.runtime.port import RuntimeAwayError
-from trainmaster.agent.streams import LogStreams
-from trainmaster.agent.tails import Tails
 from trainmaster.protocol.agent import OpenStream, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent.kube import watch
+from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
+from trainmaster_agent.runtime.kubernetes import crew, intake, orphans, runtime
+from trainmaster_agent.runtime.kubernetes.checkpoint import NO_PROGRAM
+from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.port import RuntimeAwayError
+from trainmaster_agent.streams import LogStreams
+from trainmaster_agent.tails import Tails
 
 RACK = "topology.example.com/rack"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}

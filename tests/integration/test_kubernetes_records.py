@@ -24,16 +24,16 @@ from tests.fake_kube.nodes import FakeNodes
 from tests.fake_kube.resources import ResourceId
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import AGENT_NAMESPACE, NAMESPACE, fake_cluster, lab_on, two_nodes
-from trainmaster.agent.kube.errors import KubeError, NotFoundError
-from trainmaster.agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES
-from trainmaster.agent.runtime.kubernetes import leftovers, orphans
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster, RecordsExposedError
-from trainmaster.agent.runtime.kubernetes.record import ACCEPTED_AT, LABEL_ANCHOR, TOMBSTONE
-from trainmaster.agent.runtime.kubernetes.runtime import KubernetesRuntime
-from trainmaster.agent.runtime.local.layout import boottime
 from trainmaster.protocol.admission import check_pod_template
 from trainmaster.protocol.admission_policy import AdmissionPolicy
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.errors import KubeError, NotFoundError
+from trainmaster_agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES
+from trainmaster_agent.runtime.kubernetes import leftovers, orphans
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster, RecordsExposedError
+from trainmaster_agent.runtime.kubernetes.record import ACCEPTED_AT, LABEL_ANCHOR, TOMBSTONE
+from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+from trainmaster_agent.runtime.local.layout import boottime
 
 SECRET = "hunter2-of-tenant-a"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}

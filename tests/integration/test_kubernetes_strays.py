@@ -12,9 +12,9 @@ from tests.fake_kube.resources import PODS
 from tests.fake_kube.server import FakeKube
 from tests.integration.fake_lab import NAMESPACE, fake_cluster, lab_on, two_nodes
 from tests.waiting import eventually
-from trainmaster.agent.kube.pods import LABEL_HOLDER
-from trainmaster.agent.runtime.kubernetes import leftovers, orphans
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.pods import LABEL_HOLDER
+from trainmaster_agent.runtime.kubernetes import leftovers, orphans
 
 OTHER_HOME = "agent-2"
 

@@ -20,18 +20,18 @@ import pytest
 from tests.conftest import Service
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
-from trainmaster.cli.embedded import free_port, wait_for_port
-from trainmaster.dispatcher.scheduler import loop
-from trainmaster.dispatcher.scheduler.loop import Scheduler
-from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.services import agents, planning
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.planning import NotLeaderError, apply_plan
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import scheduling
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
+from trainmaster_dispatcher.scheduler import loop
+from trainmaster_dispatcher.scheduler.loop import Scheduler
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.services import agents, planning
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.planning import NotLeaderError, apply_plan
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import scheduling
 
 TAKE_OVER_SECONDS = 5.0 if os.environ.get("TRAINMASTER_DEEP") else 60.0
 """From the leader's death to the next decision by a standby: 5 s, on a machine that has nothing else to do."""

@@ -13,10 +13,10 @@ from tests.conftest import FakeAgent, Service, job
 from tests.integration.rows import value
 from tests.integration.test_authorization import make_key
 from tests.waiting import eventually
-from trainmaster.dispatcher.api.app import make_app
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store.database import Database
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.api.app import make_app
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.database import Database
 
 EVENTS = {"Accept": "text/event-stream"}
 

@@ -23,9 +23,9 @@ from tests.conformance.runtime_suite import (
     until_state,
 )
 from tests.integration.test_local_runtime import LocalLab
-from trainmaster.agent.runtime.local import keeper, layout, processes
-from trainmaster.agent.runtime.port import RuntimeAwayError
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_agent.runtime.local import keeper, layout, processes
+from trainmaster_agent.runtime.port import RuntimeAwayError
 
 C = "other-2222222-r1"
 

@@ -35,12 +35,12 @@ from tests.conformance.runtime_suite import (
     until_over,
     until_state,
 )
-from trainmaster.agent.runtime.local import layout, processes, zygote
-from trainmaster.agent.runtime.local.config import LocalCluster
-from trainmaster.agent.runtime.local.runtime import LocalRuntime
-from trainmaster.agent.runtime.port import Runtime, RuntimeAwayError, RuntimeRefusedError
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent.runtime.local import layout, processes, zygote
+from trainmaster_agent.runtime.local.config import LocalCluster
+from trainmaster_agent.runtime.local.runtime import LocalRuntime
+from trainmaster_agent.runtime.port import Runtime, RuntimeAwayError, RuntimeRefusedError
 
 CLUSTER = LocalCluster.model_validate(
     {"nodes": [{"name": "cpu", "count": 2, "allocatable": {"cpu": "4", "memory": "8Gi"}}]}
@@ -647,9 +647,7 @@ async def test_hundreds_of_runs_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_zygote_stays_light() -> None:
-    check = (
-        "import sys; sys.path.append(sys.argv[1]); import trainmaster.agent.runtime.local.zygote; print(*sys.modules)"
-    )
+    check = "import sys; sys.path += sys.argv[1].split(':'); import trainmaster_agent.runtime.local.zygote; print(*sys.modules)"
     result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", check, zygote.COMMAND[-1]], capture_output=True, text=True, check=True
     )
@@ -668,7 +666,7 @@ def test_the_zygote_stays_light() -> None:
 async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
     lab: LocalLab, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
 ) -> None:
-    place = f"trainmaster.agent.runtime.local.{owner}.{name}"
+    place = f"trainmaster_agent.runtime.local.{owner}.{name}"
     original = pkgutil.resolve_name(place.replace(".room.Room", ".room:Room").replace(".books.", ".books:"))
 
     def broken(*args: Any, **kwargs: Any) -> Any:

@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, age_service, picture, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services import absences
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import RunState, StopCause
+from trainmaster_dispatcher.services import absences
 
 ON_PRIVATE: dict[str, Any] = {"placement": {"clusters": ["private"]}}
 

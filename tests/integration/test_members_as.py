@@ -10,12 +10,12 @@ import typer
 
 from tests.conformance.runtime_suite import RUNS, SUCCEEDS, A, Part, start_run, until, until_over
 from tests.integration.test_local_runtime import CLUSTER, LocalLab, script
-from trainmaster.agent.runtime.local import processes
-from trainmaster.agent.runtime.local.runtime import LocalRuntime
-from trainmaster.cli import up
-from trainmaster.cli.embedded import private_file
-from trainmaster.cli.processes import user_ids
+from trainmaster.cli.process import user_ids
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.runtime.local import processes
+from trainmaster_agent.runtime.local.runtime import LocalRuntime
+from trainmaster_dispatcher.cli import up
+from trainmaster_dispatcher.cli.embedded import private_file
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of another user")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Service, job
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.settings import Settings
 
 
 @pytest.fixture

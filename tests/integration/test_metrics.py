@@ -8,14 +8,14 @@ import httpx
 from tests.conftest import LEASE_SECONDS, Service
 from tests.integration.rows import execute
 from tests.waiting import eventually
-from trainmaster.cli.embedded import free_port
-from trainmaster.dispatcher.services import measuring
-from trainmaster.dispatcher.services.stores import Stores
-from trainmaster.dispatcher.store import scheduling
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_dispatcher.cli.embedded import free_port
+from trainmaster_dispatcher.services import measuring
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import scheduling
 
 Page = dict[str, float]
 

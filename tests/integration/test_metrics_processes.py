@@ -18,12 +18,12 @@ from tests.conftest import ADMIN_KEY, job
 from tests.monitoring import RULES, Programs
 from tests.monitoring import programs as programs
 from tests.waiting import eventually_sync
-from trainmaster.cli.embedded import free_port, wait_for_port
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.worker.tasks import RELAY
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.worker.tasks import RELAY
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 

@@ -15,18 +15,18 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
 from tests.conftest import Service, on_database
-from trainmaster.dispatcher.store import migrate as migration
-from trainmaster.dispatcher.store.database import Database, driver_url
-from trainmaster.dispatcher.store.migrate import (
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import job_id, parse_job_id
+from trainmaster_dispatcher.store import migrate as migration
+from trainmaster_dispatcher.store.database import Database, driver_url
+from trainmaster_dispatcher.store.migrate import (
     IncompatibleSchemaError,
     current_schema,
     migrate,
     newest_revision,
     partition_of,
 )
-from trainmaster.dispatcher.store.tables import metadata
-from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.ids import job_id, parse_job_id
+from trainmaster_dispatcher.store.tables import metadata
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_migrating_again_changes_nothing(database_url: str) -> None:
 
 def test_two_processes_may_migrate_an_empty_database_at_once(empty_url: str, database_url: str) -> None:
     program = (
-        "import sys; from trainmaster.dispatcher.store.migrate import migrate; print(migrate(sys.argv[1]).revision)"
+        "import sys; from trainmaster_dispatcher.store.migrate import migrate; print(migrate(sys.argv[1]).revision)"
     )
     both = [
         subprocess.Popen([sys.executable, "-c", program, empty_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -197,7 +197,7 @@ async def test_the_service_sets_time_outs_on_every_connection(database_url: str)
 
 def test_migrations_wait_for_locks_only_shortly(database_url: str) -> None:
     engine = create_engine(driver_url(database_url))
-    with as_file(files("trainmaster.migrations")) as folder, engine.connect() as connection:
+    with as_file(files("trainmaster_migrations")) as folder, engine.connect() as connection:
         command.upgrade(migration._config(connection, str(folder)), "head")
         assert connection.execute(text("SHOW lock_timeout")).scalar_one() == "5s"
         assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "10min"
@@ -270,7 +270,7 @@ def test_two_new_installations_do_not_begin_with_the_same_job_ids(database_url: 
 
 def test_an_installation_with_jobs_goes_on_counting(empty_url: str) -> None:
     engine = create_engine(driver_url(empty_url))
-    with as_file(files("trainmaster.migrations")) as folder, engine.connect() as connection:
+    with as_file(files("trainmaster_migrations")) as folder, engine.connect() as connection:
         command.upgrade(migration._config(connection, str(folder)), "0020")
         connection.commit()
         assert connection.execute(text("SELECT take_ids('jobs_id_seq', 5)")).scalar_one() == 1

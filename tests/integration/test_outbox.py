@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import FakeAgent, Service, job
 from tests.integration.receiver import SECRET
 from tests.integration.rows import execute, rows, value
-from trainmaster.dispatcher.store import outbox
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_dispatcher.store import outbox
 
 ALL_STATES = ["held", "queued", "dispatched", "running", "succeeded", "failed", "cancelled"]
 HOOK = "https://hooks.example/"

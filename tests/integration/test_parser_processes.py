@@ -11,9 +11,9 @@ from starlette.types import Message
 
 from tests.conftest import job
 from tests.waiting import eventually
-from trainmaster.dispatcher.api.parsing import Parser
-from trainmaster.dispatcher.services.preparing import Most, Prepared, prepare
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.api.parsing import Parser
+from trainmaster_dispatcher.services.preparing import Most, Prepared, prepare
 
 _FOR_EVER = b"for ever"
 _LARGE = orjson.dumps({"jobs": [job()] * 3})

@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import rows
 from tests.waiting import eventually
-from trainmaster.dispatcher.scheduling.plan import Eviction
-from trainmaster.dispatcher.services import planning
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.scheduling.plan import Eviction
+from trainmaster_dispatcher.services import planning
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_service, execute, rows, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services import recovery
-from trainmaster.dispatcher.services.following import Follower
-from trainmaster.dispatcher.store.scheduling import Cursor, StoreRestoredError, read_feed
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services import recovery
+from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.store.scheduling import Cursor, StoreRestoredError, read_feed
 
 ON_PRIVATE: dict[str, Any] = {"placement": {"clusters": ["private"]}}
 

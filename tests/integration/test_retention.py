@@ -10,15 +10,15 @@ from tests.conftest import FakeAgent, Service, job
 from tests.integration.receiver import SECRET
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services.retention import Removed, Retention
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store import jobs as jobs_store
-from trainmaster.dispatcher.store import retention as store
-from trainmaster.dispatcher.store.migrate import partition_of
 from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services.retention import Removed, Retention
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store import jobs as jobs_store
+from trainmaster_dispatcher.store import retention as store
+from trainmaster_dispatcher.store.migrate import partition_of
 
 OWN = ("runs", "run_tails", "events", "outbox", "cool_downs")
 

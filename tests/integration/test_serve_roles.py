@@ -12,10 +12,10 @@ import uvicorn
 
 from tests.conftest import ADMIN_KEY, FakeAgent, Service, job
 from tests.waiting import eventually
-from trainmaster.dispatcher.api.app import make_app
-from trainmaster.dispatcher.api.audience import Audience
-from trainmaster.dispatcher.http_connections import server_config
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.api.app import make_app
+from trainmaster_dispatcher.api.audience import Audience
+from trainmaster_dispatcher.http_connections import server_config
 
 Serve = Callable[[Audience], AbstractAsyncContextManager[httpx.AsyncClient]]
 
@@ -120,7 +120,7 @@ async def test_only_an_api_for_agents_says_that_agents_can_be_served(
     async def beaten() -> bool:
         return bool(beats)
 
-    monkeypatch.setattr("trainmaster.dispatcher.store.agents.beat", note)
+    monkeypatch.setattr("trainmaster_dispatcher.store.agents.beat", note)
     before = asyncio.all_tasks()
     async with serve(Audience.USERS) as http:
         await http.get("/readyz")

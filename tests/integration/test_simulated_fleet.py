@@ -11,11 +11,11 @@ import pytest
 from tests.conftest import Service, job
 from tests.integration.rows import value
 from tests.waiting import eventually
-from trainmaster.agent.runtime.simulated.fleet import NoKeyError, read_key, run_fleet
 from trainmaster.client.pool import AgentPool
-from trainmaster.dispatcher.services.bootstrap import make_local_installation
+from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.tenants import ClusterSpec
-from trainmaster.simulation.fleet import Fleet
+from trainmaster_agent.runtime.simulated.fleet import NoKeyError, read_key, run_fleet
+from trainmaster_dispatcher.services.bootstrap import make_local_installation
 
 LABEL = "sim.trainmaster.dev/"
 

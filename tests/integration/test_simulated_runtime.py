@@ -23,12 +23,12 @@ from tests.conformance.runtime_suite import (
     stop_run,
     until_state,
 )
-from trainmaster.agent.runtime.local.layout import boottime
-from trainmaster.agent.runtime.port import Runtime, RuntimeRefusedError
-from trainmaster.agent.runtime.simulated import runtime as runtime_module
-from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.protocol.states import RunState
-from trainmaster.simulation.fleet import FleetCluster
+from trainmaster_agent.runtime.local.layout import boottime
+from trainmaster_agent.runtime.port import Runtime, RuntimeRefusedError
+from trainmaster_agent.runtime.simulated import runtime as runtime_module
+from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 
 CLUSTER = FleetCluster.model_validate(
     {"name": "lab", "groups": [{"name": "cpu", "count": 2, "resources": {"cpu": "4", "memory": "8Gi"}}]}

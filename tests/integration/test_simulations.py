@@ -16,12 +16,7 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import execute, value
 from tests.waiting import eventually
-from trainmaster.cli.embedded import free_port, redis_command, wait_for_port
 from trainmaster.client.async_http import AsyncClient
-from trainmaster.dispatcher.services import simulations as service_of
-from trainmaster.dispatcher.services.retention import Retention
-from trainmaster.dispatcher.store import simulations as store
-from trainmaster.dispatcher.worker import carrier
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.simulations import (
     Installation,
@@ -31,6 +26,11 @@ from trainmaster.protocol.simulations import (
     SimulationView,
 )
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_for_port
+from trainmaster_dispatcher.services import simulations as service_of
+from trainmaster_dispatcher.services.retention import Retention
+from trainmaster_dispatcher.store import simulations as store
+from trainmaster_dispatcher.worker import carrier
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 Worker = Callable[[], "subprocess.Popen[bytes]"]
@@ -128,7 +128,7 @@ def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     found = []
     for child in psutil.Process(of.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # a zombie is none either
-            found += [child] if "trainmaster.dispatcher.worker.simulating" in child.cmdline() else []
+            found += [child] if "trainmaster_dispatcher.worker.simulating" in child.cmdline() else []
     return found
 
 
@@ -297,7 +297,7 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(
 
 
 def test_its_process_ends_as_it_should_and_tells_nothing_else() -> None:
-    command = [sys.executable, "-m", "trainmaster.dispatcher.worker.simulating"]
+    command = [sys.executable, "-m", "trainmaster_dispatcher.worker.simulating"]
     spec = SimulationSpec.model_validate({**SPEC, "sweep": None})
     order = SimulationOrder(spec=spec, installation=Installation()).model_dump_json(by_alias=True)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

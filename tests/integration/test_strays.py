@@ -11,11 +11,11 @@ import pytest
 from tests.conformance.runtime_suite import Behaviour, Does, Part, start_run, stop_run, until_state
 from tests.integration.test_local_runtime import CLUSTER, LocalLab
 from tests.waiting import eventually
-from trainmaster.agent.runtime.local import layout, processes, strays
-from trainmaster.agent.runtime.local.runtime import LocalRuntime
 from trainmaster.protocol.agent import StopRun
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import RunState
+from trainmaster_agent.runtime.local import layout, processes, strays
+from trainmaster_agent.runtime.local.runtime import LocalRuntime
 
 OURS, ANOTHER = "installation-1", "installation-2"
 

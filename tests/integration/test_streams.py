@@ -14,8 +14,8 @@ from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, rows, value
 from tests.waiting import eventually
 from trainmaster.client.streams import LogPiece, LogTail
-from trainmaster.dispatcher.services import logs
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.services import logs
 
 
 def chunk(data: str, offset: int = 0, role: str = "main", index: int = 0) -> dict[str, Any]:

@@ -9,13 +9,13 @@ import pytest
 from tests.conftest import FakeAgent, Service
 from tests.integration.rows import age_contact, age_service, execute, give_up_now, picture, value
 from tests.waiting import eventually
-from trainmaster.dispatcher.services import agents as agent_service
-from trainmaster.dispatcher.services.following import Follower
-from trainmaster.dispatcher.services.stopping import stop_of
-from trainmaster.dispatcher.store import agents as agent_store
-from trainmaster.dispatcher.store.database import Transaction
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_dispatcher.services import agents as agent_service
+from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.stopping import stop_of
+from trainmaster_dispatcher.store import agents as agent_store
+from trainmaster_dispatcher.store.database import Transaction
 
 LIMIT = {"onDisconnect": {"requeueAfter": "10s"}}
 

@@ -14,8 +14,8 @@ from tests.integration.test_authorization import ALLOWED, make_key
 from tests.integration.test_preemption import next_stop
 from tests.integration.test_webhooks import open_to_this_machine, post, relay_all
 from tests.waiting import eventually
-from trainmaster.dispatcher.worker.http import Poster
 from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.worker.http import Poster
 
 __all__ = ["open_to_this_machine", "post"]
 

@@ -13,9 +13,9 @@ from tests.integration.receiver import SECRET, Receiver
 from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
 from trainmaster.client.webhooks import is_genuine
-from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Persistence, Target
-from trainmaster.dispatcher.services.webhooks import Relay, Tally, Terms
-from trainmaster.dispatcher.worker.http import Poster
+from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence, Target
+from trainmaster_dispatcher.services.webhooks import Relay, Tally, Terms
+from trainmaster_dispatcher.worker.http import Poster
 
 POLICY = AddressPolicy(allow_http=True, networks=(ip_network("127.0.0.1/32"),))
 QUICK = Persistence(first_seconds=0.001, most_seconds=0.002, attempts=4)

@@ -17,8 +17,8 @@ from tests.conftest import Service
 from tests.integration.receiver import SECRET, Receiver
 from tests.integration.rows import execute, value
 from tests.waiting import eventually, eventually_sync
-from trainmaster.cli.embedded import free_port, redis_command, wait_for_port
 from trainmaster.protocol.states import Exit
+from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_for_port
 
 PROGRAM = [sys.executable, "-m", "trainmaster.cli.main"]
 HOOKS = {
@@ -188,8 +188,8 @@ async def test_tasks_do_not_pile_up_where_no_worker_is(start: Start, redis_port:
 async def test_retention_is_on_the_timetable_and_done_by_a_worker(
     service: Service, start: Start, redis_port: int
 ) -> None:
-    from trainmaster.dispatcher.services.settings import Settings
-    from trainmaster.dispatcher.worker.app import make_app
+    from trainmaster_dispatcher.services.settings import Settings
+    from trainmaster_dispatcher.worker.app import make_app
 
     start("redis")
     start("worker")
@@ -233,9 +233,9 @@ def test_without_redis_it_says_what_to_set(database_url: str, name: str) -> None
 
 
 def test_a_side_loop_ends_with_its_threads(database_url: str) -> None:
-    from trainmaster.dispatcher.services.settings import Settings
-    from trainmaster.dispatcher.store.database import Database
-    from trainmaster.dispatcher.worker.side import Side
+    from trainmaster_dispatcher.services.settings import Settings
+    from trainmaster_dispatcher.store.database import Database
+    from trainmaster_dispatcher.worker.side import Side
 
     async def ask(database: Database) -> str:
         await database.ping()

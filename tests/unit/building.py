@@ -4,16 +4,23 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Self
 
-from trainmaster.dispatcher.domain.burst_policies import Spending, hours_of, policy_of
-from trainmaster.dispatcher.domain.datasets import Dataset
-from trainmaster.dispatcher.domain.prices import FREE, MICROS, tariff_of
-from trainmaster.dispatcher.domain.redaction import MayRead, everything, rendered, rendered_json
-from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster.dispatcher.domain.weights import Weights
-from trainmaster.dispatcher.scheduling.decide import MOST_STARTS, decide
-from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan, Start, grown, shrinking
-from trainmaster.dispatcher.scheduling.view import (
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, ReportedAdmission, Taint
+from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
+from trainmaster.protocol.prices import PriceBookSpec, to_nanos
+from trainmaster.protocol.quantities import parse_quantity, parse_resources
+from trainmaster.protocol.quota import parse_line
+from trainmaster.protocol.reasons import Reason, Verdict
+from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
+from trainmaster_dispatcher.domain.burst_policies import Spending, hours_of, policy_of
+from trainmaster_dispatcher.domain.datasets import Dataset
+from trainmaster_dispatcher.domain.prices import FREE, MICROS, tariff_of
+from trainmaster_dispatcher.domain.redaction import MayRead, everything, rendered, rendered_json
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduling.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.lines import Line, Quota
+from trainmaster_dispatcher.scheduling.plan import Plan, Start, grown, shrinking
+from trainmaster_dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
     LiveRun,
@@ -23,13 +30,6 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool, ReportedAdmission, Taint
-from trainmaster.protocol.bursting import BurstPolicySpec, HoursSpec
-from trainmaster.protocol.prices import PriceBookSpec, to_nanos
-from trainmaster.protocol.quantities import parse_quantity, parse_resources
-from trainmaster.protocol.quota import parse_line
-from trainmaster.protocol.reasons import Reason, Verdict
-from trainmaster.protocol.states import ClusterKind, Order, Preemption, QueueState
 
 GPU = "nvidia.com/gpu"
 NOW = 1000.0

@@ -15,6 +15,10 @@ from trainmaster.cli import config
 from trainmaster.cli.main import app
 from trainmaster.client.http import Client
 from trainmaster.protocol.errors import Code
+from trainmaster_dispatcher.cli import simulate, simulations
+
+for module in (simulate, simulations):
+    module.register(app)  # as main() does when it finds the distribution
 
 OTHER = "other-0000001"
 SPEC: dict[str, Any] = {"kind": "Job", "name": "bert", "queue": "q", "roles": [{"name": "main", "template": {}}]}

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.fleet import FleetCluster
+from trainmaster.fake_cluster.run import Run
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import RunState, StopCause
-from trainmaster.simulation.cluster import Cluster
-from trainmaster.simulation.fleet import FleetCluster
-from trainmaster.simulation.run import Run
 
 LABEL = "sim.trainmaster.dev/"
 

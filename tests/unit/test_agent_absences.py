@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.test_agent_tails import CLUSTER
 from tests.waiting import eventually
-from trainmaster.agent.absences import Absences
-from trainmaster.agent.runtime.port import RuntimeAwayError
-from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, StopRun
 from trainmaster.protocol.states import RunState, StopCause
+from trainmaster_agent.absences import Absences
+from trainmaster_agent.runtime.port import RuntimeAwayError
+from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 
 RUN, OTHER = "alpha-0000001-r1", "beta-0000002-r1"
 

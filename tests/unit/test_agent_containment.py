@@ -9,11 +9,6 @@ import pytest
 
 from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
-from trainmaster.agent import containment, sync
-from trainmaster.agent.containment import contain
-from trainmaster.agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
-from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
-from trainmaster.agent.sync import Agent
 from trainmaster.protocol.agent import (
     CapacityReport,
     DesiredAnswer,
@@ -26,6 +21,11 @@ from trainmaster.protocol.agent import (
     SyncRequest,
 )
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent import containment, sync
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
+from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster_agent.sync import Agent
 
 ODD, PLAIN = order(1), order(2)
 

@@ -7,13 +7,13 @@ import pytest
 
 from tests.unit.test_agent_tails import CLUSTER, LEASE, ScriptedDispatcher, order
 from tests.waiting import eventually
-from trainmaster.agent import sync
-from trainmaster.agent.runtime.port import RuntimeAwayError
-from trainmaster.agent.runtime.simulated.runtime import SimulatedRuntime
-from trainmaster.agent.sync import Agent
 from trainmaster.protocol.agent import CapacityReport, DesiredAnswer, StopRun, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import UnreachableError
 from trainmaster.protocol.states import StopCause
+from trainmaster_agent import sync
+from trainmaster_agent.runtime.port import RuntimeAwayError
+from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
+from trainmaster_agent.sync import Agent
 
 RUN = order(1).run
 

@@ -1,7 +1,7 @@
 """Refused calls until they are stored: calls alike are one line, and a flood fills neither memory nor the table."""
 
-from trainmaster.dispatcher.services.auditing import Refusals, change_of, jobs_of
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.services.auditing import Refusals, change_of, jobs_of
 
 REFUSED = ProblemError(Code.UNAUTHENTICATED, "no key\x00")
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench import packing
 from bench.packing import CORE, GPU, drawn, found, is_tight, members_of, packs, run
-from trainmaster.dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 
 
 def test_every_way_is_tried() -> None:

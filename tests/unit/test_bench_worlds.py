@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bench.worlds import GPU, HIGH, LOW, NORMAL, NOW, ROLE, Size, World, gangs, make, make_kinds, reclaim_storm
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.view import LiveRun, View, freeze_placement
 from trainmaster.protocol.reasons import Tier
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.view import LiveRun, View, freeze_placement
 
 SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 

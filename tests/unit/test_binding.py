@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.domain.binding import bound_spec
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec
+from trainmaster_dispatcher.domain.binding import bound_spec
 
 SPOT = ("trainmaster.dev/spot", "In", ("true",))
 SPOT_TERM = {"key": "trainmaster.dev/spot", "operator": "In", "values": ["true"]}

@@ -7,9 +7,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tests.fuzz.values import changed, to_json
-from trainmaster.dispatcher.services.preparing import Most, prepare
-from trainmaster.dispatcher.services.steer import BulkFilter
-from trainmaster.dispatcher.services.stopping import grace_of, stop_of
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec
@@ -17,6 +14,9 @@ from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, JoinSpec, KeySpec, QueueSpec, ReservationSpec
+from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.steer import BulkFilter
+from trainmaster_dispatcher.services.stopping import grace_of, stop_of
 
 MODELS: tuple[type[BaseModel], ...] = (
     JobSpec,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.domain.budgets import (
+from trainmaster_dispatcher.domain.budgets import (
     HOUR,
     Account,
     Budget,
@@ -17,7 +17,7 @@ from trainmaster.dispatcher.domain.budgets import (
     window_at,
     windows,
 )
-from trainmaster.dispatcher.domain.prices import MICROS
+from trainmaster_dispatcher.domain.prices import MICROS
 
 
 def moment(text: str) -> int:

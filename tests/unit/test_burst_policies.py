@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.domain.budgets import Budget, Span
-from trainmaster.dispatcher.domain.burst_policies import Bounds, BurstPolicy, Hours, Ramp, policy_of
 from trainmaster.protocol.bursting import BurstPolicySpec, Day, HoursSpec, SpotUse
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import NANOS
+from trainmaster_dispatcher.domain.budgets import Budget, Span
+from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, Hours, Ramp, policy_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NIGHT = {"start": "18:00", "end": "06:00"}

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.capacity.config import CapacityConfig
-from trainmaster.agent.capacity.inventory import Counts, Inventory, Kind
-from trainmaster.agent.capacity.requests import bound_requests
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.pod_requests import pod_requests
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.inventory import Counts, Inventory, Kind
+from trainmaster_agent.capacity.requests import bound_requests
 
 GIB = 2**30
 OWN = ("trainmaster.dev/agent", "here")

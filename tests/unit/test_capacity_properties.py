@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from tests.unit.test_capacity_inventory import OWN, guaranteed, node, numa, pod, zone
 from tests.unit.test_capacity_topology import exact, hyper_node, topology
-from trainmaster.agent.capacity.config import CapacityConfig
-from trainmaster.agent.capacity.groups import OUT
-from trainmaster.agent.capacity.inventory import Capacity, Inventory, Kind
-from trainmaster.agent.capacity.requests import bound_requests
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster.protocol.quantities import parse_quantity
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.groups import OUT
+from trainmaster_agent.capacity.inventory import Capacity, Inventory, Kind
+from trainmaster_agent.capacity.requests import bound_requests
 
 GPU, RACK = "nvidia.com/gpu", "topology.kubernetes.io/rack"
 NODES = [f"n{index}" for index in range(24)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.capacity.quotas import PodTraits, Quotas
+from trainmaster_agent.capacity.quotas import PodTraits, Quotas
 
 GIB = 2**30
 

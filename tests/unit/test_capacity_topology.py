@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.test_capacity_inventory import inventory, node, only_group
-from trainmaster.agent.capacity.config import CapacityConfig
-from trainmaster.agent.capacity.hypernodes import HyperNodes
-from trainmaster.agent.capacity.inventory import Kind
-from trainmaster.agent.capacity.topology import levels_of
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.hypernodes import HyperNodes
+from trainmaster_agent.capacity.inventory import Kind
+from trainmaster_agent.capacity.topology import levels_of
 
 ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
 LABELS = {ZONE: "a", RACK: "r1", "example.com/hall": "h1"}

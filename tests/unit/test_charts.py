@@ -23,13 +23,14 @@ from jsonschema import Draft7Validator
 from typer.main import get_command
 
 from tests.compose_file import ROOT
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster.cli import processes
-from trainmaster.dispatcher.services.settings import Settings
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.pod_security import RESTRICTED, read_pod
 from trainmaster.protocol.quantities import parse_quantity
 from trainmaster.protocol.untrusted import Node
+from trainmaster_agent.cli import register as register_agent
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_dispatcher.cli import register as register_dispatcher
+from trainmaster_dispatcher.services.settings import Settings
 
 Object = dict[str, Any]
 
@@ -722,7 +723,8 @@ PROCESSES = {"api", "scheduler", "worker", "beat"}
 @pytest.mark.parametrize("values", [BUNDLED, URLS, SECRETS, EVERYTHING], ids=IDS[2:])
 def test_every_process_is_started_with_options_that_it_has(values: Object) -> None:
     app = typer.Typer()
-    processes.register(app)
+    register_agent(app)
+    register_dispatcher(app)
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # a group has them
     started = set()
     for template in workloads(rendered("dispatcher", values)).values():

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.unit.building import ViewBuilder, gang, nodes, role
-from trainmaster.dispatcher.domain.cluster_admission import ClusterRefusal, fingerprint_of
-from trainmaster.dispatcher.domain.shapes import shape_from, shape_of
-from trainmaster.dispatcher.scheduling.admitting import refusals
-from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.agent import CapacityReport, ReportedAdmission
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal, fingerprint_of
+from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
+from trainmaster_dispatcher.scheduling.admitting import refusals
+from trainmaster_dispatcher.scheduling.view import Cluster
 
 PODS = ReportedAdmission(needs_image=True)
 SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

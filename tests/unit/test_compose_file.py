@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from tests import compose_file, dockerfile
 from tests.compose_file import ROOT
-from trainmaster.agent.runtime.local.config import LocalCluster
-from trainmaster.dispatcher.services.bootstrap import Declared
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster_agent.runtime.local.config import LocalCluster
+from trainmaster_dispatcher.services.bootstrap import Declared
 
 COMPOSE = compose_file.read()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -100,7 +100,7 @@ def test_who_is_waited_for_can_be_waited_for(name: str) -> None:
 @each_service
 def test_images_are_pinned_and_named_shortly(name: str) -> None:
     image = compose_file.with_variables(SERVICES[name]["image"], {})
-    assert re.fullmatch(r"([a-z]+/)?[a-z]+:v?\d+\.\d+(\.\d+)?", image), image
+    assert re.fullmatch(r"([a-z]+/)?[a-z-]+:v?\d+\.\d+(\.\d+)?", image), image
 
 
 @each_service
@@ -127,9 +127,18 @@ def test_nothing_declared_is_left_unused() -> None:
     assert COMPOSE["networks"].keys() == {net for service in SERVICES.values() for net in service["networks"]}
 
 
+def test_agents_have_the_agents_image_and_all_others_the_dispatchers() -> None:
+    ours = {name: service for name, service in SERVICES.items() if compose_file.is_ours(service)}
+    for name, declared in ours.items():
+        service = compose_file.with_variables(declared, {"POSTGRES_PASSWORD": "secret"})
+        part = "agent" if name.startswith("agent-") else "dispatcher"
+        assert (service["build"]["target"], service["image"].partition(":")[0]) == (part, f"trainmaster-{part}"), name
+    assert len(ours) > 8
+
+
 @pytest.mark.parametrize("name", sorted(ONE_SHOT | PROCESSES))
 def test_a_new_volume_belongs_to_the_user_of_the_image(name: str) -> None:
-    making = next(run for run in dockerfile.stages()[-1].all("RUN") if "install --directory" in run.rest)
+    making = next(run for run in dockerfile.stage("base").all("RUN") if "install --directory" in run.rest)
     for mount in compose_file.mounts(SERVICES[name]):
         if not mount.is_path:
             assert mount.target in making.words, mount

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from tests.waiting import eventually
-from trainmaster.dispatcher.api.asgi import Envelope
 from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.api.asgi import Envelope
 
 Message = MutableMapping[str, Any]
 

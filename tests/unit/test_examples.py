@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster.agent.member_env import Seat, member_environment, seats
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster_agent.member_env import Seat, member_environment, seats
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB_FILES = sorted(

@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 
 from tests.waiting import eventually
-from trainmaster.dispatcher.domain.connection_bounds import ConnectionBounds
-from trainmaster.dispatcher.http_connections import BoundedProtocol, Connections, fit_open_files, server_config
+from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
+from trainmaster_dispatcher.http_connections import BoundedProtocol, Connections, fit_open_files, server_config
 
 KIB = 1024
 PATIENT = ConnectionBounds(header_seconds=60, body_seconds=60)

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.domain import job_machine
-from trainmaster.dispatcher.domain.job_machine import (
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.jobs import Retries
+from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
+from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.domain.job_machine import (
     LOSSES_WHILE_UP,
     RETURNS_IN_A_ROW,
     TRANSITIONS,
@@ -23,9 +26,6 @@ from trainmaster.dispatcher.domain.job_machine import (
     settle,
     suspend,
 )
-from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.jobs import Retries
-from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, Wish
 
 NOW = 1_000_000.0
 RUNNING = Job(state=JobState.RUNNING, attempt=1)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.domain.shapes import Shape, shape_bytes, shape_from, shape_of
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, RequeueAfter, Toleration
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import ClusterKind, FailureCategory
+from trainmaster_dispatcher.domain.shapes import Shape, shape_bytes, shape_from, shape_of
 
 SMALLEST = """
 name: hello

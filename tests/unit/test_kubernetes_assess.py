@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.kube.pods import PodSight, Stage
-from trainmaster.agent.placement.port import GangState
-from trainmaster.agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
-from trainmaster.agent.runtime.kubernetes.facts import Member, facts_of
-from trainmaster.agent.runtime.kubernetes.node_health import Unready
-from trainmaster.agent.runtime.kubernetes.record import Progress, Verdict
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent.kube.pods import PodSight, Stage
+from trainmaster_agent.placement.port import GangState
+from trainmaster_agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
+from trainmaster_agent.runtime.kubernetes.facts import Member, facts_of
+from trainmaster_agent.runtime.kubernetes.node_health import Unready
+from trainmaster_agent.runtime.kubernetes.record import Progress, Verdict
 
 NOW = 1_000.0
 LIMITS = Limits(image=120, container=30, start=1800, opened=20)

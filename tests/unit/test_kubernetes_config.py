@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from trainmaster.agent.runtime.kubernetes.config import KubernetesCluster, fill
 from trainmaster.cli.main import Commands
-from trainmaster.cli.processes import register
+from trainmaster_agent.cli import register
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster, fill
 
 app = typer.Typer(cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
 register(app)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
-from trainmaster.agent.placement.gates import GATE, Gates
-from trainmaster.agent.placement.native import Native
-from trainmaster.agent.placement.port import Placement
-from trainmaster.agent.runtime.kubernetes.environment import MOST_LISTED
-from trainmaster.agent.runtime.kubernetes.facts import facts_of
-from trainmaster.agent.runtime.kubernetes.manifests import Manifests, roster_name
-from trainmaster.agent.runtime.kubernetes.record import Progress, Record
 from trainmaster.protocol.admission import AdmissionPolicy
 from trainmaster.protocol.agent import HOST_LEVEL, StartRun
 from trainmaster.protocol.quantities import parse_resources
+from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.placement.gates import GATE, Gates
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
+from trainmaster_agent.runtime.kubernetes.facts import facts_of
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
+from trainmaster_agent.runtime.kubernetes.record import Progress, Record
 
 RUN = "bert-7k2p9xq-r3"
 PORT = 29500

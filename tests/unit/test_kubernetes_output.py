@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_kubernetes_assess import RUN, pod
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.errors import UnavailableError
-from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.runtime.kubernetes import output
-from trainmaster.agent.runtime.kubernetes.output import Outputs
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import UnavailableError
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.runtime.kubernetes import output
+from trainmaster_agent.runtime.kubernetes.output import Outputs
 
 EXCUSE = b"unable to retrieve container logs for containerd://" + b"0af1" * 16
 NO_FILE = b'failed to try resolving symlinks in path "/var/log/pods/jobs_p_u/main/0.log": lstat /var: no such file or directory'

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.kube.pods import PodSight, see
-from trainmaster.agent.runtime.kubernetes.ends import Failure, Loss, classify, shortened
 from trainmaster.protocol.states import FailureCategory
+from trainmaster_agent.kube.pods import PodSight, see
+from trainmaster_agent.runtime.kubernetes.ends import Failure, Loss, classify, shortened
 
 
 def status(phase: str, *ended: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trainmaster.agent.runtime.kubernetes.worklist import Worklist
+from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 
 
 def of(*, new: set[str]) -> Worklist:

@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainmaster.dispatcher.domain import job_machine, lifecycle, run_machine
-from trainmaster.dispatcher.domain.job_machine import TRANSITIONS, Job, RunEnding
-from trainmaster.dispatcher.domain.run_machine import Report, Run, Verdict
 from trainmaster.protocol.errors import ProblemError
 from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, StopCause, Wish
+from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
+from trainmaster_dispatcher.domain.job_machine import TRANSITIONS, Job, RunEnding
+from trainmaster_dispatcher.domain.run_machine import Report, Run, Verdict
 
 NOW = 1_000_000.0
 _FORWARD = (RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster.dispatcher.api import limits as limits_module
-from trainmaster.dispatcher.api.limits import CALL, Limits, StreamKind, TokenBuckets
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.dispatcher.store.keys import Caller
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
+from trainmaster_dispatcher.api import limits as limits_module
+from trainmaster_dispatcher.api.limits import CALL, Limits, StreamKind, TokenBuckets
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.keys import Caller
 
 NOISY = Caller(1, "noisy", KeyRole.USER, ("a",))
 QUIET = Caller(2, "quiet", KeyRole.USER, ("b",))

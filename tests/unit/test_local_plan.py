@@ -3,15 +3,15 @@
 import orjson
 import pytest
 
-from trainmaster.agent.member_env import member_environment, seats
-from trainmaster.agent.runtime.local.config import LocalCluster, LocalNodes
-from trainmaster.agent.runtime.local.layout import RunPlan
-from trainmaster.agent.runtime.local.plan import make_plan
-from trainmaster.agent.runtime.local.records import Record
-from trainmaster.agent.runtime.local.room import Room
+from trainmaster.cluster_model.packing import Shortfall
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.simulation.placement import Shortfall
+from trainmaster_agent.member_env import member_environment, seats
+from trainmaster_agent.runtime.local.config import LocalCluster, LocalNodes
+from trainmaster_agent.runtime.local.layout import RunPlan
+from trainmaster_agent.runtime.local.plan import make_plan
+from trainmaster_agent.runtime.local.records import Record
+from trainmaster_agent.runtime.local.room import Room
 
 
 def gang(members: int) -> tuple[StartRun, JobSpec]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.member_env import Seat, member_environment, seats
 from trainmaster.protocol.agent import StartRun
+from trainmaster_agent.member_env import Seat, member_environment, seats
 
 
 def run(*roles: tuple[str, int], sizes: dict[str, int] | None = None) -> StartRun:

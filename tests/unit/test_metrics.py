@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from trainmaster.dispatcher.services import measuring
 from trainmaster.metrics import definitions as m
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Definition, Picture, Process
-from trainmaster.metrics.tasks import watch_tasks
+from trainmaster_dispatcher.services import measuring
+from trainmaster_dispatcher.worker.task_metrics import watch_tasks
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 ALL = list(m.BOOK.definitions.values())
@@ -154,12 +154,12 @@ def test_without_the_client_library_the_package_says_what_to_install() -> None:
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: metrics need the package prometheus-client:"
-        " install trainmaster[agent] or trainmaster[dispatcher]"
+        " install trainmaster-agent or trainmaster-dispatcher"
     )
 
 
 def test_the_agent_works_without_the_client_library() -> None:
-    ended = run("import sys; import trainmaster.agent.sync; print('prometheus_client' in sys.modules)")
+    ended = run("import sys; import trainmaster_agent.sync; print('prometheus_client' in sys.modules)")
     assert ended.stdout == "False\n", ended.stderr
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmaster.cluster_model.packing import Assignment, Need, Node, Shortfall, place
 from trainmaster.protocol.agent import HOST_LEVEL, Taint
 from trainmaster.protocol.jobs import AffinityTerm, Toleration
 from trainmaster.protocol.quantities import Resources
-from trainmaster.simulation.placement import Assignment, Need, Node, Shortfall, place
 
 GPU = "nvidia.com/gpu"
 

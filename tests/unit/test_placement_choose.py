@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.test_placement_gangs import ON_A_RACK, RACK
-from trainmaster.agent.kube.client import ApiServer
-from trainmaster.agent.kube.errors import ForbiddenError, NotFoundError
-from trainmaster.agent.placement.choose import (
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import ForbiddenError, NotFoundError
+from trainmaster_agent.placement.choose import (
     Found,
     PlacementConfig,
     PlacementUnavailableError,
@@ -17,12 +17,12 @@ from trainmaster.agent.placement.choose import (
     detect,
     probe_native,
 )
-from trainmaster.agent.placement.coscheduling import Coscheduling
-from trainmaster.agent.placement.detect import tiers_of
-from trainmaster.agent.placement.kai import Kai
-from trainmaster.agent.placement.kueue import Kueue
-from trainmaster.agent.placement.native import Native
-from trainmaster.agent.placement.volcano import Volcano
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.detect import tiers_of
+from trainmaster_agent.placement.kai import Kai
+from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.volcano import Volcano
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 

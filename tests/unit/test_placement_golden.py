@@ -9,15 +9,15 @@ import pytest
 import yaml
 
 from tests.unit.test_placement_gangs import ALONE, ELASTIC, ELASTIC_WORKERS, ON_A_RACK, RACK, WHOLE, a_pod
-from trainmaster.agent.placement.coscheduling import Coscheduling
-from trainmaster.agent.placement.gates import Gates
-from trainmaster.agent.placement.kai import Kai
-from trainmaster.agent.placement.kueue import Kueue
-from trainmaster.agent.placement.native import Native
-from trainmaster.agent.placement.port import Gang, Placement
-from trainmaster.agent.placement.queues import QueueRules
-from trainmaster.agent.placement.volcano import Volcano
-from trainmaster.agent.placement.yunikorn import YuniKorn
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.placement.kai import Kai
+from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.port import Gang, Placement
+from trainmaster_agent.placement.queues import QueueRules
+from trainmaster_agent.placement.volcano import Volcano
+from trainmaster_agent.placement.yunikorn import YuniKorn
 
 FOLDER = Path(__file__).parent / "golden" / "placement"
 

@@ -17,15 +17,15 @@ from tests.unit.test_placement_gangs import (
     a_pod,
     a_role,
 )
-from trainmaster.agent.placement.coscheduling import Coscheduling
-from trainmaster.agent.placement.gates import GATE, Gates, opening_patch
-from trainmaster.agent.placement.kai import Kai
-from trainmaster.agent.placement.kueue import Kueue
-from trainmaster.agent.placement.native import Native
-from trainmaster.agent.placement.port import Gang, Placement
-from trainmaster.agent.placement.queues import QueueRules
-from trainmaster.agent.placement.volcano import Volcano
-from trainmaster.agent.placement.yunikorn import YuniKorn, task_groups
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.gates import GATE, Gates, opening_patch
+from trainmaster_agent.placement.kai import Kai
+from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.port import Gang, Placement
+from trainmaster_agent.placement.queues import QueueRules
+from trainmaster_agent.placement.volcano import Volcano
+from trainmaster_agent.placement.yunikorn import YuniKorn, task_groups
 
 ZONE = "topology.kubernetes.io/zone"
 KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))

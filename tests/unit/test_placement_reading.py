@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from tests.unit.test_placement_gangs import LABELS, RUN, WHOLE, a_sight
-from trainmaster.agent.kube.pods import PodSight
-from trainmaster.agent.placement.coscheduling import Coscheduling
-from trainmaster.agent.placement.gates import Gates
-from trainmaster.agent.placement.kai import Kai
-from trainmaster.agent.placement.kueue import Kueue
-from trainmaster.agent.placement.native import Native
-from trainmaster.agent.placement.port import GangState, Placement
-from trainmaster.agent.placement.volcano import Volcano
-from trainmaster.agent.placement.yunikorn import YuniKorn
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.placement.kai import Kai
+from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.port import GangState, Placement
+from trainmaster_agent.placement.volcano import Volcano
+from trainmaster_agent.placement.yunikorn import YuniKorn
 
 Objects = Sequence[Mapping[str, Any]]
 EARLY, LATE = "2026-10-01T10:00:00Z", "2026-10-01T10:00:30Z"

@@ -12,18 +12,18 @@ import pytest
 
 from tests.pod_mutations import RICH, mutated
 from tests.unit.test_placement_golden import KAI, KUEUE, NATIVE, NATIVE_1_37, VOLCANO, YUNIKORN
-from trainmaster.agent.placement.coscheduling import Coscheduling
-from trainmaster.agent.placement.gates import Gates
-from trainmaster.agent.placement.port import Placement
-from trainmaster.agent.runtime.kubernetes.facts import facts_of
-from trainmaster.agent.runtime.kubernetes.manifests import Manifests
-from trainmaster.agent.runtime.kubernetes.record import Record
-from trainmaster.agent.runtime.kubernetes.room import _need
-from trainmaster.dispatcher.domain.binding import bound_spec
-from trainmaster.dispatcher.domain.shapes import shape_bytes, shape_from
 from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.facts import facts_of
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.room import _need
+from trainmaster_dispatcher.domain.binding import bound_spec
+from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from
 
 SEEDS = 10
 EACH = 2000 if os.environ.get("TRAINMASTER_DEEP") == "1" else 50

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainmaster.dispatcher.domain.prices import FREE, Place, PriceHistory, Tariff, tariff_of
 from trainmaster.protocol.prices import NANOS, PriceBookSpec
+from trainmaster_dispatcher.domain.prices import FREE, Place, PriceHistory, Tariff, tariff_of
 
 HOUR = 3600 * 10**6
 GPU = "nvidia.com/gpu"

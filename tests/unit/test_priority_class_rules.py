@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainmaster.dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster.protocol.tenants import PriorityClassSpec, QueueSpec
+from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
 
 CLASSES = [
     PriorityClassSpec(name="low", value=-1),

@@ -2,12 +2,12 @@
 
 import pytest
 
-from trainmaster.dispatcher.scheduling.explain import reason
-from trainmaster.dispatcher.scheduling.plan import Hold, Plan
-from trainmaster.dispatcher.scheduling.view import ClassKey, View, WaitingJob
-from trainmaster.dispatcher.services import reason_book
-from trainmaster.dispatcher.services.reason_book import ReasonBook
 from trainmaster.protocol.reasons import Reason, Token
+from trainmaster_dispatcher.scheduling.explain import reason
+from trainmaster_dispatcher.scheduling.plan import Hold, Plan
+from trainmaster_dispatcher.scheduling.view import ClassKey, View, WaitingJob
+from trainmaster_dispatcher.services import reason_book
+from trainmaster_dispatcher.services.reason_book import ReasonBook
 
 
 def keys(many: int) -> list[ClassKey]:

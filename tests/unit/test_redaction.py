@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from trainmaster.dispatcher.domain.redaction import (
+from trainmaster_dispatcher.domain.redaction import (
     everything,
     nothing,
     of_queue,

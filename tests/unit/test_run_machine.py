@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.domain.run_machine import Report, Run, Verdict, apply, ask_stop, give_up, states_passed
 from trainmaster.protocol.states import RunState, StopCause
+from trainmaster_dispatcher.domain.run_machine import Report, Run, Verdict, apply, ask_stop, give_up, states_passed
 
 LIVE = tuple(state for state in RunState if not state.is_terminal)
 ENDS = tuple(state for state in RunState if state.is_terminal)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.waiting import eventually
-from trainmaster.dispatcher.scheduler import reads
-from trainmaster.dispatcher.scheduler.reads import Sight, make_reads
-from trainmaster.dispatcher.scheduling.place import ledger_of
-from trainmaster.dispatcher.scheduling.view import View
+from trainmaster_dispatcher.scheduler import reads
+from trainmaster_dispatcher.scheduler.reads import Sight, make_reads
+from trainmaster_dispatcher.scheduling.place import ledger_of
+from trainmaster_dispatcher.scheduling.view import View
 
 OURS = {"Authorization": "Bearer secret"}
 ROLE = {"name": "main", "replicas": 1, "least": 1, "needs": {"cpu": 1000}}

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, NOW, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.budgets import Span, window_at
-from trainmaster.dispatcher.domain.burst_policies import policy_of
-from trainmaster.dispatcher.domain.prices import MICROS, SPOT_LABELS
-from trainmaster.dispatcher.scheduling.burst import Asked, Burst
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.place import ledger_of, try_out
-from trainmaster.dispatcher.scheduling.preview import preview
-from trainmaster.dispatcher.scheduling.view import WaitingJob
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.budgets import Span, window_at
+from trainmaster_dispatcher.domain.burst_policies import policy_of
+from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS
+from trainmaster_dispatcher.scheduling.burst import Asked, Burst
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.place import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.preview import preview
+from trainmaster_dispatcher.scheduling.view import WaitingJob
 
 ALL = tuple(ClusterKind)
 CORE = {"onDemand": {"cpu": 1}}

@@ -8,15 +8,15 @@ from unittest.mock import Mock
 import pytest
 
 from tests.unit.building import NOW, ViewBuilder, nodes, simple
-from trainmaster.dispatcher.domain.shapes import Elasticity
-from trainmaster.dispatcher.scheduling import backfill, burst, candidates, decide, explain, faults, grow, preempt
-from trainmaster.dispatcher.scheduling.declared import unreadable_policy, unreadable_queue, unreadable_shape
-from trainmaster.dispatcher.scheduling.fit import fit
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.view import HeldBack, View
-from trainmaster.dispatcher.scheduling.windows import Windows
 from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.shapes import Elasticity
+from trainmaster_dispatcher.scheduling import backfill, burst, candidates, decide, explain, faults, grow, preempt
+from trainmaster_dispatcher.scheduling.declared import unreadable_policy, unreadable_queue, unreadable_shape
+from trainmaster_dispatcher.scheduling.fit import fit
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.view import HeldBack, View
+from trainmaster_dispatcher.scheduling.windows import Windows
 
 BAD = simple(cpu=2)
 """The shape of tenant a, for which everything fails."""

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import Outcome, ViewBuilder, gang, nodes, role
-from trainmaster.dispatcher.domain.datasets import Dataset, Holder, moving
-from trainmaster.dispatcher.domain.weights import Weights
-from trainmaster.dispatcher.scheduling.scores import SCORES
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.datasets import Dataset, Holder, moving
+from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduling.scores import SCORES
 
 GIB = 2**30
 EU, US = {"region": "eu"}, {"region": "us"}

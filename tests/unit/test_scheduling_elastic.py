@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.building import NOW, Outcome, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.shapes import Elasticity, Shape
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.view import members_of, surplus_of
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import QueueState
+from trainmaster_dispatcher.domain.shapes import Elasticity, Shape
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.view import members_of, surplus_of
 
 LONG = 10_000.0
 

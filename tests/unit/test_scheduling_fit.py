@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.shapes import Shape, shape_from, shape_of
-from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices, take
-from trainmaster.dispatcher.scheduling.room import Room
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, Toleration
+from trainmaster_dispatcher.domain.shapes import Shape, shape_from, shape_of
+from trainmaster_dispatcher.scheduling.fit import Fitted, Shortfall, fit, size_choices, take
+from trainmaster_dispatcher.scheduling.room import Room
 
 
 def room(*groups: NodeGroup) -> Room:

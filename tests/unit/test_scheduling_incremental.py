@@ -11,14 +11,18 @@ import pytest
 
 from tests.unit.building import GPU, gang, nodes, role
 from tests.unit.test_scheduling_properties import IDS, LEAVES, PATHS, SHAPES, World, bare_view
-from trainmaster.dispatcher.domain.burst_policies import Spending, policy_of
-from trainmaster.dispatcher.domain.prices import FREE, tariff_of
-from trainmaster.dispatcher.domain.provisioning import learn
-from trainmaster.dispatcher.domain.shapes import Elasticity
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan, grown, shrinking
-from trainmaster.dispatcher.scheduling.view import (
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
+from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.states import ClusterKind, Order, QueueState
+from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
+from trainmaster_dispatcher.domain.prices import FREE, tariff_of
+from trainmaster_dispatcher.domain.provisioning import learn
+from trainmaster_dispatcher.domain.shapes import Elasticity
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.lines import Line, Quota
+from trainmaster_dispatcher.scheduling.plan import Plan, grown, shrinking
+from trainmaster_dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
     LiveRun,
@@ -28,11 +32,7 @@ from trainmaster.dispatcher.scheduling.view import (
     WaitingJob,
     freeze_placement,
 )
-from trainmaster.dispatcher.services.following import Applied, Follower
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa, Pool, Taint
-from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.states import ClusterKind, Order, QueueState
+from trainmaster_dispatcher.services.following import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, Outcome, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.weights import BALANCED, Weights
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.weights import BALANCED, Weights
 
 CHEAPEST = Weights(kind=0, packing=0.1, money=10)
 ALL = tuple(ClusterKind)

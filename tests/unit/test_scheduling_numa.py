@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role
-from trainmaster.dispatcher.domain.shapes import STRICT_NUMA, Shape, shape_from, shape_of
-from trainmaster.dispatcher.scheduling.fit import Fitted, Shortfall, fit, fit_many, size_choices, take
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.zones import after, asks, holds, names_of, spread, zones_of
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Numa
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check
+from trainmaster_dispatcher.domain.shapes import STRICT_NUMA, Shape, shape_from, shape_of
+from trainmaster_dispatcher.scheduling.fit import Fitted, Shortfall, fit, fit_many, size_choices, take
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.zones import after, asks, holds, names_of, spread, zones_of
 
 
 def zoned(

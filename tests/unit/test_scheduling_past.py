@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.unit.test_scheduling_tree import counted, crowd
-from trainmaster.dispatcher.scheduling.past import LONGEST_GAP, Past
-from trainmaster.dispatcher.scheduling.place import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.past import LONGEST_GAP, Past
+from trainmaster_dispatcher.scheduling.place import ledger_of, place_of, usage_of
 
 DAY = 86_400.0
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.shapes import Shape
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.order import head_of
-from trainmaster.dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out, usage_of
-from trainmaster.dispatcher.scheduling.view import View, WaitingJob
 from trainmaster.protocol.places import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.order import head_of
+from trainmaster_dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out, usage_of
+from trainmaster_dispatcher.scheduling.view import View, WaitingJob
 
 CLASSES = {"low": 1, "normal": 2, "high": 3}
 
@@ -365,7 +365,7 @@ def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("trainmaster.dispatcher.scheduling.place.decide", broken)
+    monkeypatch.setattr("trainmaster_dispatcher.scheduling.place.decide", broken)
     with pytest.raises(RuntimeError):
         tried(view)
     assert picture(view.view) == before

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.provisioning import UNSEEN, learn
-from trainmaster.dispatcher.scheduling.place import ledger_of, try_out
-from trainmaster.dispatcher.scheduling.view import COMING, WaitingJob, freeze_placement
 from trainmaster.protocol.agent import Pool
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
+from trainmaster_dispatcher.scheduling.place import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.view import COMING, WaitingJob, freeze_placement
 
 BIG = simple(cpu=8)
 ALL = tuple(ClusterKind)

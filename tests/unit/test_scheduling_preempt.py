@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.unit.building import GPU, Outcome, ViewBuilder, nodes, simple
-from trainmaster.dispatcher.scheduling.fit import Product
-from trainmaster.dispatcher.scheduling.preempt import PAUSE_SECONDS
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Preemption
+from trainmaster_dispatcher.scheduling.fit import Product
+from trainmaster_dispatcher.scheduling.preempt import PAUSE_SECONDS
 
 
 def evicted(outcome: Outcome) -> list[str]:

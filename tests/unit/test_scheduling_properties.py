@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 
 from bench.packing import packs
 from tests.unit.building import GPU, LEASE, NOW, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
-from trainmaster.dispatcher.domain.provisioning import Learnt
-from trainmaster.dispatcher.domain.shapes import Shape
-from trainmaster.dispatcher.scheduling import decide as decide_module
-from trainmaster.dispatcher.scheduling.decide import decide
-from trainmaster.dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
-from trainmaster.dispatcher.scheduling.lines import Line, Quota
-from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.view import (
+from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
+from trainmaster.protocol.jobs import Toleration
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Token
+from trainmaster.protocol.states import ClusterKind, QueueState
+from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
+from trainmaster_dispatcher.domain.provisioning import Learnt
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling import decide as decide_module
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
+from trainmaster_dispatcher.scheduling.lines import Line, Quota
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.view import (
     AdvanceReservation,
     Cluster,
     LiveRun,
@@ -30,11 +35,6 @@ from trainmaster.dispatcher.scheduling.view import (
     View,
     WaitingJob,
 )
-from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
-from trainmaster.protocol.jobs import Toleration
-from trainmaster.protocol.quantities import Resources
-from trainmaster.protocol.reasons import Token
-from trainmaster.protocol.states import ClusterKind, QueueState
 
 # -- worlds
 

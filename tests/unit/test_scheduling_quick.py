@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import GPU, role, simple
-from trainmaster.dispatcher.domain.weights import Weights
-from trainmaster.dispatcher.scheduler.memory import Memory
-from trainmaster.dispatcher.scheduling.fit import only_role, size_choices, suits
-from trainmaster.dispatcher.scheduling.layout import lay_out
-from trainmaster.dispatcher.scheduling.nodes import Groups, Nodes, fill
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.scores import Fit, fixed_score, measure, score, scorer
-from trainmaster.dispatcher.scheduling.view import Cluster, View, WaitingJob
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduler.memory import Memory
+from trainmaster_dispatcher.scheduling.fit import only_role, size_choices, suits
+from trainmaster_dispatcher.scheduling.layout import lay_out
+from trainmaster_dispatcher.scheduling.nodes import Groups, Nodes, fill
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.scores import Fit, fixed_score, measure, score, scorer
+from trainmaster_dispatcher.scheduling.view import Cluster, View, WaitingJob
 
 NAMES = ("cpu", "memory", GPU)
 amounts = st.builds(

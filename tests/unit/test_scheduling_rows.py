@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.building import ViewBuilder, nodes, simple
-from trainmaster.dispatcher.scheduling.order import LONGEST_ROW, STEP
-from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.view import LiveRun, View
 from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.scheduling.order import LONGEST_ROW, STEP
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.view import LiveRun, View
 
 # The function of the same name hides the module in its package.
-deciding = import_module("trainmaster.dispatcher.scheduling.decide")
+deciding = import_module("trainmaster_dispatcher.scheduling.decide")
 NOW = 1_000_000.0
 
 

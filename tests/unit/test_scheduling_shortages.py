@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.unit.building import GPU, Outcome, ViewBuilder, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.shapes import Shape
-from trainmaster.dispatcher.scheduling.plan import Plan
-from trainmaster.dispatcher.scheduling.shortages import Shortages, Told
 from trainmaster.protocol.agent import Taint
 from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.shortages import Shortages, Told
 
 EXAMPLES, BATCHES = 600, 6
 GPU_TAINT = Taint(key=GPU, value="present", effect="NoSchedule")

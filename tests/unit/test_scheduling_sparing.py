@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import Outcome, ViewBuilder, amounts, gang, nodes, role, simple
-from trainmaster.dispatcher.domain.weights import Weights
-from trainmaster.dispatcher.scheduling.fit import first_node
-from trainmaster.dispatcher.scheduling.nodes import Nodes, tightest
-from trainmaster.dispatcher.scheduling.ranking import commonness
-from trainmaster.dispatcher.scheduling.room import Room
-from trainmaster.dispatcher.scheduling.sparing import Sparing
-from trainmaster.dispatcher.scheduling.view import Cluster
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.weights import Weights
+from trainmaster_dispatcher.scheduling.fit import first_node
+from trainmaster_dispatcher.scheduling.nodes import Nodes, tightest
+from trainmaster_dispatcher.scheduling.ranking import commonness
+from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.sparing import Sparing
+from trainmaster_dispatcher.scheduling.view import Cluster
 
 ANY = simple(cpu=1, gpu=1)
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulation_building import cluster, order
-from trainmaster.simulation import output
-from trainmaster.simulation.chance import Span, draw
-from trainmaster.simulation.weather import Visits
+from trainmaster.fake_cluster import output
+from trainmaster.fake_cluster.chance import Span, draw
+from trainmaster.fake_cluster.weather import Visits
 
 
 def test_a_draw_depends_on_each_word_and_on_the_seed() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.simulation_building import cluster, ended_at, group, order, role, state, stop
+from trainmaster.fake_cluster.cluster import Cluster
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
-from trainmaster.simulation.cluster import Cluster
 
 LONG = {"run-time": "1h"}
 

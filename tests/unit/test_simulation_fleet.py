@@ -9,14 +9,14 @@ import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from trainmaster.cli.fleet import read_fleet
-from trainmaster.cli.processes import agent_app
+from trainmaster.cli.fleet_file import read_fleet
+from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.fleet import Fleet
+from trainmaster.fake_cluster.generate import GPU, fleet_of_openb, make_fleet
 from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster.simulation.cluster import Cluster
-from trainmaster.simulation.fleet import Fleet
-from trainmaster.simulation.generate import GPU, fleet_of_openb, make_fleet
+from trainmaster_agent.cli.run import agent_app
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = Path(__file__).with_name("openb_sample.csv")

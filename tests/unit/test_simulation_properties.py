@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulation_building import cluster, group, order, picture, role, stop
+from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.run import Run
 from trainmaster.protocol.states import RunState, StopCause
-from trainmaster.simulation.cluster import Cluster
-from trainmaster.simulation.run import Run
 
 RUNS = [f"run-{letter}" for letter in "abcdefgh"]
 NODES = ["cpu-1-0", "cpu-2-0", "gpu-0"]

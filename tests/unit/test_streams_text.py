@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.streams import whole_text
+from trainmaster_agent.streams import whole_text
 
 LOST = "\ufffd"
 TEXTS: dict[str, tuple[bytes, str, int]] = {

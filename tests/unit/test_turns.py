@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from trainmaster.dispatcher.api import turns as turns_module
-from trainmaster.dispatcher.api.turns import Meter, TooManyWaitError, Turn, Turns
+from trainmaster_dispatcher.api import turns as turns_module
+from trainmaster_dispatcher.api.turns import Meter, TooManyWaitError, Turn, Turns
 
 HEAVY, LIGHT, OTHER = 1, 2, 3
 

@@ -6,8 +6,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, Rate, Tariff
-from trainmaster.dispatcher.domain.usage import (
+from trainmaster.protocol.prices import NANOS
+from trainmaster_dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, Rate, Tariff
+from trainmaster_dispatcher.domain.usage import (
     HOUR,
     MEMBERS,
     Part,
@@ -19,7 +20,6 @@ from trainmaster.dispatcher.domain.usage import (
     total_cost,
     usage_of,
 )
-from trainmaster.protocol.prices import NANOS
 
 SECOND = 10**6
 CPU, GPU = Place("cpu"), Place("nvidia.com/gpu", "H100")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.dispatcher.domain.webhooks import AddressPolicy, Target
-from trainmaster.dispatcher.services.webhooks import DeliveryError
-from trainmaster.dispatcher.worker.http import Poster, look_up
+from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Target
+from trainmaster_dispatcher.services.webhooks import DeliveryError
+from trainmaster_dispatcher.worker.http import Poster, look_up
 
 HERE = AddressPolicy(allow_http=True, networks=(ip_network("127.0.0.1/32"), ip_network("127.0.0.2/32")))
 CERTIFICATE = """\

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.dispatcher.domain.job_machine import Job
-from trainmaster.dispatcher.domain.webhooks import (
+from trainmaster.protocol.states import HoldCause, JobState
+from trainmaster_dispatcher.domain.job_machine import Job
+from trainmaster_dispatcher.domain.webhooks import (
     AddressPolicy,
     Persistence,
     RefusedAddressError,
@@ -15,8 +16,7 @@ from trainmaster.dispatcher.domain.webhooks import (
     sign,
     states_passed,
 )
-from trainmaster.dispatcher.services.settings import Settings
-from trainmaster.protocol.states import HoldCause, JobState
+from trainmaster_dispatcher.services.settings import Settings
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "webhooks.md"
 STRICT = AddressPolicy()

@@ -3,7 +3,7 @@
 import pytest
 
 from trainmaster.client.webhooks import is_genuine
-from trainmaster.dispatcher.domain.webhooks import secret_of, sign
+from trainmaster_dispatcher.domain.webhooks import secret_of, sign
 
 BODY, NOW = b'{"queue": "a"}', 1_800_000_000
 

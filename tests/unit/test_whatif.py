@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.textbook_easy import Job as BookJob
 from tests.textbook_easy import Policy, simulate
 from tests.unit.whatif_building import GPU, declared, machine, ran, table
-from trainmaster.dispatcher.whatif.engine import Outcome
-from trainmaster.dispatcher.whatif.figures import figures_of, jain, quantile
-from trainmaster.dispatcher.whatif.trace import read_swf
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
+from trainmaster_dispatcher.whatif.engine import Outcome
+from trainmaster_dispatcher.whatif.figures import figures_of, jain, quantile
+from trainmaster_dispatcher.whatif.trace import read_swf
 
 
 def starts(outcome: Outcome) -> list[float]:

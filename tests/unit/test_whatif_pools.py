@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from trainmaster.dispatcher.domain.provisioning import UNSEEN, learn
-from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
-from trainmaster.dispatcher.whatif.trace import Trace, TraceJob
+from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, JobState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster.simulation.fleet import Fleet
+from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
+from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
+from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
 JOBS = 300
 LEAST, MOST = 180.0, 540.0

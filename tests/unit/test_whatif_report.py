@@ -4,11 +4,11 @@ import re
 from xml.etree import ElementTree
 
 from tests.unit.whatif_building import declared, machine, ran, table
-from trainmaster.dispatcher.whatif.figures import figures_of
-from trainmaster.dispatcher.whatif.report import Case, page
-from trainmaster.dispatcher.whatif.values import Figures
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.tenants import ClusterSpec
+from trainmaster_dispatcher.whatif.figures import figures_of
+from trainmaster_dispatcher.whatif.report import Case, page
+from trainmaster_dispatcher.whatif.values import Figures
 
 
 def figures(price: str = "0") -> Figures:

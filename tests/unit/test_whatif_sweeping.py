@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.dispatcher.whatif.sweeping import NONE, is_burst, with_burst
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.declared import Document
 from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.whatif.sweeping import NONE, is_burst, with_burst
 
 QUEUE = Document({"kind": "Queue", "path": "research", "weight": 2}, "queues.yaml")
 JOB = Document({"kind": "Job", "name": "bert", "when": {"after": "1s"}}, "jobs.yaml document 1")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainmaster.dispatcher.whatif.engine import Declared, Outcome, Simulation
-from trainmaster.dispatcher.whatif.trace import Trace, read_table
+from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import QueueSpec
-from trainmaster.simulation.fleet import Fleet
+from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
+from trainmaster_dispatcher.whatif.trace import Trace, read_table
 
 GPU = "nvidia.com/gpu"
 

@@ -3,6 +3,8 @@
 import os
 import platform
 import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -20,13 +22,12 @@ from trainmaster.cli import (
     follow,
     jobs,
     money,
-    simulate,
-    simulations,
     steer,
     submit,
     webhooks,
 )
 from trainmaster.cli.config import Flags
+from trainmaster.protocol.states import Exit
 
 
 class Commands(TyperGroup):
@@ -87,8 +88,6 @@ for module in (
     clusters,
     burst,
     money,
-    simulate,
-    simulations,
     webhooks,
     audit,
     apply,
@@ -99,16 +98,45 @@ app.command()(version)
 
 def main() -> None:
     """The console's entry point."""
-    # Processes of the system: serve, scheduler, agent, migrate, admin, up. Not for the daily commands, which shall start fast.
+    # Commands of other distributions cost their imports; the daily ones start fast.
     own = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     own |= {group.name or "" for group in app.registered_groups}
     if not (len(sys.argv) > 1 and sys.argv[1] in own):
-        from trainmaster.cli.processes import register
-        from trainmaster.cli.up import up
-
-        register(app)
-        app.command()(up)
+        _add_commands()
     app()
+
+
+_OTHERS = {
+    "trainmaster-dispatcher": (
+        *("up", "serve", "scheduler", "worker", "beat", "migrate", "admin"),
+        *("simulate", "simulations"),
+    ),
+    "trainmaster-agent": ("agent",),
+}
+"""Commands of the other distributions, for those where they are not installed."""
+
+
+def _add_commands() -> None:
+    """Add the commands that installed distributions bring, and of the others what to install."""
+    found = {point.name: point for point in entry_points(group="trainmaster.commands")}
+    for distribution, names in _OTHERS.items():
+        point = found.pop(distribution, None)
+        if point is not None:
+            point.load()(app)
+            continue
+        for name in names:
+            settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+            app.command(name, hidden=True, context_settings=settings)(_missing(name, distribution))
+    for point in found.values():
+        point.load()(app)
+
+
+def _missing(name: str, distribution: str) -> Callable[[], None]:
+    def say() -> None:
+        typer.echo(f"the command '{name}' is not installed: install {distribution}", err=True)
+        raise typer.Exit(Exit.MISSING_EXTRA)
+
+    return say
 
 
 if __name__ == "__main__":

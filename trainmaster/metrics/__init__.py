@@ -7,6 +7,6 @@ from importlib.util import find_spec
 
 if find_spec("prometheus_client") is None:
     raise ModuleNotFoundError(
-        "metrics need the package prometheus-client: install trainmaster[agent] or trainmaster[dispatcher]",
+        "metrics need the package prometheus-client: install trainmaster-agent or trainmaster-dispatcher",
         name="prometheus_client",
     )

@@ -11,7 +11,7 @@ from trainmaster.metrics.definitions import (
 
 
 class Renewal(Protocol):
-    """As ``trainmaster.agent.sync`` tells it."""
+    """As ``trainmaster_agent.sync`` tells it."""
 
     @property
     def margin(self) -> float: ...

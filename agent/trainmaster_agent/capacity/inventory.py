@@ -1,0 +1,359 @@
+"""`Inventory`: the books of a cluster, kept by watches, and the capacity report that is made of them.
+
+A change costs the object that changed; a report costs the nodes that changed since the last one, and the groups.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.agent import NodeGroup, Pool, Taint
+from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.books import Books
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.groups import OUT, PRODUCTS, Alike, Grid, Grouped, Grouper, as_group
+from trainmaster_agent.capacity.hosts import Host
+from trainmaster_agent.capacity.hypernodes import HyperNodes
+from trainmaster_agent.capacity.nodes import State
+from trainmaster_agent.capacity.pods import Mark
+from trainmaster_agent.capacity.pools import PoolView, pools_view, reported
+from trainmaster_agent.capacity.topology import Layout, Path, find_layout
+from trainmaster_agent.containment import contain
+
+_LABELS = (
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    *PRODUCTS,
+    "nvidia.com/gpu.memory",
+    "amd.com/gpu.vram",
+)
+"""Node labels that are always reported."""
+
+_STRICT = ("restricted", "singleNode")
+_MOST_NAMES = 10_000
+"""NUMA policies under which it matters what each zone has free."""
+
+
+class Kind(StrEnum):
+    """Objects that are watched, as ``relisted`` names them. Pods are known by ``namespace/name``, all others by their name."""
+
+    NODE = "Node"
+    POD = "Pod"
+    NUMA = "NodeResourceTopology"
+    KUEUE_TOPOLOGY = "Topology.kueue.x-k8s.io"
+    KAI_TOPOLOGY = "Topology.kai.scheduler"
+    HYPER_NODE = "HyperNode"
+    RESOURCE_SLICE = "ResourceSlice"
+
+
+class Counts(NamedTuple):
+    """Nodes by what they are. ``full``: ready, and without a slot for another pod."""
+
+    ready: int
+    full: int
+    cordoned: int
+    not_ready: int
+    ignored: int
+
+
+class Capacity(NamedTuple):
+    """What a capacity report says of nodes."""
+
+    groups: tuple[NodeGroup, ...]
+    pools: tuple[Pool, ...]
+    not_counted: tuple[str, ...]
+    version: int
+    """Rises when anything of it changed."""
+
+
+class Standing(NamedTuple):
+    """A node that takes members. ``free``: beside all pods, exactly; ``allocatable``: beside foreign pods alone."""
+
+    name: str
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    path: Path
+    free: Resources
+    allocatable: Resources
+
+
+class Inventory(Books):
+    """The books of one cluster. Objects come as raw JSON, as watches give them."""
+
+    def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
+        super().__init__(config, own_label)
+        self._topologies: dict[tuple[Kind, str], dict[str, Any]] = {}
+        self._hyper_specs: dict[str, dict[str, Any]] = {}
+        self._hyper_nodes: HyperNodes | None = None
+        self._slices: dict[str, str] = {}
+        self._layout = Layout()
+        self._shown_labels: tuple[str, ...] = ()
+        self._grid = Grid(*config.steps())
+        self._grouper = Grouper(self._grid, config.most_groups)
+        self._fine = Counter[Alike]()
+        self._grouped = Grouped({}, None, ())
+        self._shown: dict[Alike, NodeGroup] = {}
+        self._last = Capacity((), (), (), 0)
+        self.unreadable: set[tuple[Kind, str]] = set()
+        """Objects, by kind and name, that were given and could not be read; pods are marked instead."""
+        self._left_out: set[str] = set()
+        """Nodes that could not be reported."""
+        self._unshown = 0
+        """Nodes of groups that could not be reported."""
+        self._hyper_nodes_error = ""
+        self._products: dict[str, tuple[str, str]] = {}
+        """By group, also those of earlier reports: the label that names its product, and the product."""
+
+    # Topology and devices
+
+    def topology_put(self, kind: Kind, obj: dict[str, Any]) -> None:
+        """A Topology of Kueue or of KAI."""
+        self._topologies[kind, obj["metadata"]["name"]] = obj.get("spec") or {}
+        self._layout_is_stale = True
+
+    def topology_drop(self, kind: Kind, name: str) -> None:
+        self._layout_is_stale |= self._topologies.pop((kind, name), None) is not None
+
+    def hyper_node_put(self, obj: dict[str, Any]) -> None:
+        name, spec = obj["metadata"]["name"], obj.get("spec") or {}
+        if self._hyper_specs.get(name) != spec:
+            self._hyper_specs[name] = spec
+            self._hyper_nodes, self._layout_is_stale = None, True
+
+    def hyper_node_drop(self, name: str) -> None:
+        if self._hyper_specs.pop(name, None) is not None:
+            self._hyper_nodes, self._layout_is_stale = None, True
+
+    def resource_slice_put(self, obj: dict[str, Any]) -> None:
+        self._slices[obj["metadata"]["name"]] = sys.intern((obj.get("spec") or {}).get("driver") or "")
+
+    def resource_slice_drop(self, name: str) -> None:
+        self._slices.pop(name, None)
+
+    def relisted(self, kind: Kind, keys: Collection[str]) -> None:
+        """All objects of a kind have been put: drop those that are not among ``keys``."""
+        held: Iterable[str]
+        drop: Callable[[str], None]
+        match kind:
+            case Kind.NODE:
+                held = [host.name for host in self._hosts.values() if host.state is not State.UNKNOWN]
+                drop = self.node_drop
+            case Kind.POD:
+                held, drop = self._pods, self.pod_drop
+            case Kind.NUMA:
+                held = [host.name for host in self._hosts.values() if host.zones is not None]
+                drop = self.numa_drop
+            case Kind.HYPER_NODE:
+                held, drop = self._hyper_specs, self.hyper_node_drop
+            case Kind.RESOURCE_SLICE:
+                held, drop = self._slices, self.resource_slice_drop
+            case Kind.KUEUE_TOPOLOGY | Kind.KAI_TOPOLOGY:
+                held = [name for of, name in self._topologies if of is kind]
+                drop = partial(self.topology_drop, kind)
+        kept = frozenset(keys)
+        for key in [key for key in held if key not in kept]:
+            drop(key)
+
+    # The report
+
+    def report(self) -> Capacity:
+        """What the cluster has now. Nodes that did not change since the last report are not looked at."""
+        self._find_layout()
+        is_first = not self._last.version
+        is_other = is_first
+        for host in self._dirty:
+            try:
+                is_other |= self._take_in(host)
+                self._left_out.discard(host.name)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("report", error, host.name)
+                is_other |= self._leave_out(host)
+        self._dirty.clear()
+        groups = self._last.groups
+        if is_other:
+            self._grouped = self._grouper.group(self._fine, self._layout.labels)
+            groups = self._show(self._grouped.groups)
+        found = groups, reported(self.pools()), self._not_counted()
+        if is_first or found != self._last[:3]:
+            self._last = Capacity(*found, self._last.version + 1)
+            self._keep_products()
+        return self._last
+
+    def _keep_products(self) -> None:
+        """A group is called otherwise once its nodes have more or less; runs name the groups of when they were planned."""
+        if len(self._products) > _MOST_NAMES:
+            self._products.clear()
+        for group in self._last.groups:
+            label = next((label for label in PRODUCTS if label in group.labels), None)
+            if label is not None:
+                self._products[group.name] = label, group.labels[label]
+
+    @property
+    def report_version(self) -> int:
+        """Of the last report; 0 before the first."""
+        return self._last.version
+
+    def group_of(self, node: str) -> str | None:
+        """The group of the last report that a node is in, None where it is in none. It holds until the version rises."""
+        host = self._hosts.get(node)
+        alike = None if host is None or host.alike is None else self._grouped.group(host.alike)
+        group = None if alike is None else self._shown.get(alike)
+        return None if group is None else group.name
+
+    def products_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """By label: the products of devices in these groups of any report; none where that is true of all nodes with devices."""
+        found, others = dict[str, set[str]](), False
+        for name in groups:
+            known = self._products.get(name)
+            if known is not None:
+                found.setdefault(known[0], set()).add(known[1])
+        for group in self._last.groups:
+            names = [(label, group.labels[label]) for label in PRODUCTS if label in group.labels]
+            others |= bool(names) and all(value not in found.get(label, ()) for label, value in names)
+        return {label: tuple(sorted(values)) for label, values in found.items()} if others else {}
+
+    def standing(self) -> Iterator[Standing]:
+        """The nodes that take members, as they are at this moment."""
+        self._find_layout()
+        for host in self._hosts.values():
+            if host.is_offered:
+                labels = host.labels
+                taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
+                path = self._layout.path(host.name, labels)
+                allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
+                yield Standing(host.name, labels, taints, path, host.free_now(), allocatable)
+
+    def labels_of(self, node: str) -> dict[str, str]:
+        """All labels of a node; none of one that is not there."""
+        host = self._hosts.get(node)
+        return {} if host is None else host.labels
+
+    def level_labels(self) -> dict[str, str]:
+        """The node label of each topology level; none where HyperNodes make the levels."""
+        self._find_layout()
+        return {level.name: level.label for level in self._layout.levels}
+
+    def counts(self) -> Counts:
+        states = Counter(host.state for host in self._hosts.values())
+        offered = sum(host.is_offered for host in self._hosts.values())
+        return Counts(
+            ready=offered,
+            full=states[State.READY] - offered,
+            cordoned=states[State.CORDONED],
+            not_ready=states[State.NOT_READY],
+            ignored=states[State.IGNORED],
+        )
+
+    def pools(self) -> tuple[PoolView, ...]:
+        """The autoscaling pools and how many nodes they have."""
+        return pools_view(self._config.scale_pools, self._pool_nodes)
+
+    # Inside
+
+    def _find_layout(self) -> None:
+        if not self._layout_is_stale:
+            return
+        self._layout_is_stale = False
+        if self._hyper_specs and self._hyper_nodes is None:
+            try:
+                self._hyper_nodes = HyperNodes(self._hyper_specs)
+                self._hyper_nodes_error = ""
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                self._hyper_nodes_error = contain("hyper-nodes", error)
+        present = {key for keys in self._label_keys for key in keys}
+        topologies = {f"{name} {kind}": spec for (kind, name), spec in self._topologies.items()}
+        layout = find_layout(self._config.levels, topologies, self._hyper_nodes, present)
+        if layout != self._layout or not self._shown_labels:
+            self._layout = layout
+            self._shown_labels = tuple(sorted({*_LABELS, *self._config.labels, *layout.labels}))
+            for host in self._hosts.values():
+                host.face = None
+            self._dirty.update(self._hosts.values())
+
+    def _take_in(self, host: Host) -> bool:
+        """Count a node among those that it is like now; whether it was like others before."""
+        if host.state is State.UNKNOWN and not host.pods and host.zones is None:
+            del self._hosts[host.name]
+        return self._count_as(host, self._alike(host))
+
+    def _leave_out(self, host: Host) -> bool:
+        """Count a node in no group, as it cannot be read."""
+        self._left_out.add(host.name)
+        return self._count_as(host, None)
+
+    def _count_as(self, host: Host, now: Alike | None) -> bool:
+        before = host.alike
+        if now == before:
+            return False
+        if before is not None:
+            self._fine[before] -= 1
+            if not self._fine[before]:
+                del self._fine[before]
+        if now is not None:
+            self._fine[now] += 1
+        host.alike = now
+        return True
+
+    def _alike(self, host: Host) -> Alike | None:
+        labels, topology = self._face(host)
+        if not host.is_offered:
+            # What our own members have there must not be taken off other nodes, so there is a group for it, with nothing free.
+            product = tuple(pair for pair in labels if pair[0] in PRODUCTS)
+            return Alike(product, (OUT,), (), (), None) if host.own_pods else None
+        numa = None
+        if host.zones is not None:
+            policy = host.zones.policy
+            zones = host.zones_free() if policy in _STRICT else ()
+            numa = (policy, tuple(sorted(self._grid.floored(zone) for zone in zones)))
+        return Alike(labels, host.taints, topology, self._grid.floored(host.free()), numa)
+
+    def _face(self, host: Host) -> tuple[tuple[tuple[str, str], ...], Path]:
+        if host.face is None:
+            labels = host.labels
+            shown = tuple([(key, labels[key]) for key in self._shown_labels if key in labels])
+            host.face = self._one((shown, self._layout.path(host.name, labels)))
+        return host.face
+
+    def _show(self, groups: Mapping[Alike, int]) -> tuple[NodeGroup, ...]:
+        before, self._shown = self._shown, {}
+        self._unshown = 0
+        for alike, count in groups.items():
+            group = before.get(alike)
+            if group is None:
+                try:
+                    group = as_group(alike, count)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("group", error)
+                    self._unshown += count
+                    continue
+            elif group.count != count:
+                group = group.model_copy(update={"count": count})
+            self._shown[alike] = group
+        return tuple(sorted(self._shown.values(), key=attrgetter("name")))
+
+    def _not_counted(self) -> tuple[str, ...]:
+        notes = list(self._grouped.notes)
+        if self._slices:
+            drivers = ", ".join(sorted({driver for driver in self._slices.values() if driver}))
+            notes.append(f"devices of ResourceSlices (DRA){': ' if drivers else ''}{drivers}")
+        if self._mixed_mig:
+            notes.append("MIG devices other than those that GPUs are divided into now")
+        if self._marked[Mark.SHARES]:
+            notes.append("parts of GPUs that other pods share (KAI gpu-fraction and gpu-memory, Volcano vGPU)")
+        if self.unreadable:
+            kind, name = min(self.unreadable)
+            notes.append(f"{len(self.unreadable)} objects that cannot be read, such as {kind} {name}")
+        if self._left_out:
+            notes.append(f"{len(self._left_out)} nodes that cannot be read, such as {min(self._left_out)}")
+        if self._unshown:
+            notes.append(f"{self._unshown} nodes of groups that cannot be reported")
+        if self._hyper_nodes_error:
+            notes.append(f"HyperNodes, which cannot be read: {self._hyper_nodes_error}")
+        if self._marked[Mark.UNREADABLE]:
+            notes.append(f"requests that cannot be read, of pods such as {min(self._marked[Mark.UNREADABLE])}")
+        return tuple(notes)

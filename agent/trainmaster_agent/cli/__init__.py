@@ -1,0 +1,10 @@
+"""The agent's commands."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this distribution to the command line."""
+    from trainmaster_agent.cli.run import agent_app
+
+    app.add_typer(agent_app, name="agent")

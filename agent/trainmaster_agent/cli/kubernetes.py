@@ -1,0 +1,150 @@
+"""``trainmaster agent run --kubernetes``: the agent of a Kubernetes cluster, one of several replicas."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from trainmaster.protocol.states import Exit
+
+if TYPE_CHECKING:
+    from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+
+log = logging.getLogger(__name__)
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_USUAL_NAMESPACE = "trainmaster-agent"
+_RETRY_SECONDS = 5.0
+_STUCK_SECONDS = 60.0
+"""After so long without a turn of the event loop the process is not well."""
+
+
+def read_cluster(path: Path) -> "KubernetesCluster":
+    """The agent's configuration; exits with the place of the first mistake."""
+    from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+
+    try:
+        return KubernetesCluster.model_validate(yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise _refuse(f"{path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _refuse(f"{path}: {where or 'the document'}: {first['msg']}") from error
+
+
+class Pulse:
+    """Whether the event loop turns: what the probes of the pod ask."""
+
+    def __init__(self) -> None:
+        self._beat_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    async def beat(self) -> None:
+        """For ever."""
+        while True:
+            with self._lock:
+                self._beat_at = time.monotonic()
+            await asyncio.sleep(1.0)
+
+    def is_alive(self) -> bool:
+        with self._lock:
+            return time.monotonic() - self._beat_at < _STUCK_SECONDS
+
+
+async def run_kubernetes_agent(
+    config: "KubernetesCluster",
+    url: str,
+    secret: str,
+    stop: asyncio.Event,
+    *,
+    kubeconfig: Path | None = None,
+    context: str | None = None,
+    on_renewal: Callable[[Any], None] | None = None,
+    pulse: Pulse | None = None,
+) -> None:
+    """Wait for the Lease, then act until ``stop``.
+
+    Raises LeaseLostError when another replica acts, AccessError, PlacementUnavailableError, RecordsExposedError and SupersededError.
+    """
+    from trainmaster.client.aio import AgentClient
+    from trainmaster_agent.kube.access import open_access
+    from trainmaster_agent.kube.client import ApiServer
+    from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
+    from trainmaster_agent.sync import Agent, boot_time
+
+    config.home(own_namespace(config))
+    access = await open_access(kubeconfig, context)
+    async with asyncio.TaskGroup() as group, ApiServer(access, parallel=config.parallel) as api:
+        beating = group.create_task((pulse or Pulse()).beat())
+        try:
+            runtime = KubernetesRuntime(api, config, namespace=own_namespace(config), clock=boot_time)
+            if not await _open(runtime, stop):
+                return
+            client = AgentClient(url, secret)
+            acting = asyncio.create_task(Agent(client, runtime, on_renewal=on_renewal).run(stop), name="agent")
+            watching = asyncio.create_task(runtime.watch_over(), name="watch-over")
+            try:
+                done, _ = await asyncio.wait((acting, watching), return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in (acting, watching):
+                    task.cancel()
+                await asyncio.gather(acting, watching, return_exceptions=True)
+                await client.aclose()
+                await runtime.close()
+        finally:
+            beating.cancel()
+
+
+async def _open(runtime: Any, stop: asyncio.Event) -> bool:
+    """Open the runtime, however often it takes; False when the process is stopped meanwhile."""
+    from trainmaster_agent.kube.errors import KubeError
+    from trainmaster_agent.kube.lease import LeaseLostError
+
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            opening = asyncio.create_task(runtime.open())
+            await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                await runtime.close()
+                return False
+            try:
+                opening.result()
+                return True
+            except Exception as error:
+                await runtime.close()
+                if isinstance(error, LeaseLostError) or not isinstance(error, KubeError | TimeoutError):
+                    raise
+                log.warning("the cluster cannot be read: %s", error or "it takes too long")
+                await asyncio.wait((stopping,), timeout=_RETRY_SECONDS)
+        return False
+    finally:
+        stopping.cancel()
+
+
+def own_namespace(config: "KubernetesCluster") -> str:
+    """Return the namespace of this pod; outside a cluster, that of the Lease, or where the chart usually puts the agent."""
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            return _OWN_NAMESPACE.read_text().strip()
+        except OSError:
+            pass
+    return config.lease.namespace or config.record_namespace or _USUAL_NAMESPACE
+
+
+def _refuse(message: str) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(Exit.USAGE)

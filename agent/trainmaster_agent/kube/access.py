@@ -1,0 +1,67 @@
+"""How an API server is reached and who asks: from inside the cluster, or by a kubeconfig.
+
+The files, tokens, exec plug-ins and their renewal are the Kubernetes client's own (``kubernetes.aio.config``).
+"""
+
+import ssl
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster_agent.kube.errors import KubeError
+
+
+class AccessError(KubeError):
+    """No way to an API server is configured; the message says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``configuration`` is kubernetes.aio's: its hook renews tokens before they end."""
+
+    configuration: Any
+    tls: ssl.SSLContext | None
+
+    @property
+    def host(self) -> str:
+        return str(self.configuration.host).rstrip("/")
+
+    @property
+    def server_name(self) -> str | None:
+        return self.configuration.tls_server_name or None
+
+    @property
+    def proxy(self) -> str | None:
+        return self.configuration.proxy or None
+
+    async def authorization(self) -> str | None:
+        """The value of the header, or None where a client certificate says who asks. Renews a token that is about to end."""
+        token: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
+        if token is None and self.configuration.username:
+            return str(self.configuration.get_basic_auth_token())
+        return token
+
+
+async def open_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
+    """By ``kubeconfig`` where one is named, else as the service account of this pod. Raises AccessError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from kubernetes.aio import config
+        from kubernetes.aio.client import Configuration
+        from kubernetes.aio.client.rest import RESTClientObject
+
+    load: Any = config  # it has no types
+    configuration = Configuration()
+    try:
+        if kubeconfig is not None:
+            await load.load_kube_config(
+                config_file=str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+            )
+        else:
+            load.load_incluster_config(client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        where = str(kubeconfig) if kubeconfig is not None else "the service account of this pod"
+        raise AccessError(f"no access to an API server by {where}: {error}") from error
+    tls = RESTClientObject(configuration).ssl_context if configuration.host.startswith("https") else None
+    return Access(configuration, tls)

@@ -1,0 +1,180 @@
+"""`Watch`: keeps somebody's copy of a list of objects true, for as long as it runs.
+
+List page by page, then watch from the version of that list. A watch that ends is taken up again where it was (bookmarks keep that
+place young); 410 means that the place is lost, and everything is listed anew; so it is now and then anyway, for a change that was
+missed would otherwise be missed for ever. Protocol: https://kubernetes.io/docs/reference/using-api/api-concepts/
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import orjson
+
+from trainmaster_agent.containment import contain
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import (
+    ForbiddenError,
+    GoneError,
+    KubeError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+    refused,
+)
+from trainmaster_agent.kube.paths import Resource, key_of
+
+log = logging.getLogger(__name__)
+
+_FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
+_SILENCE = 150.0
+"""Seconds without a word, after which a watch is given up: bookmarks come about once a minute."""
+_SHORTEST_WATCH, _LONGEST_WATCH = 240, 480
+_FIRST_WHEN_REFUSED, _SLEEP_WHEN_REFUSED = 2.0, 15.0
+"""An API server that has just started refuses for a moment what it allows."""
+
+
+class Sink(Protocol):
+    """Whoever keeps the copy. Objects are the API's own JSON and may be changed or kept."""
+
+    def put(self, obj: dict[str, Any]) -> None:
+        """It is there and looks like this; perhaps as before."""
+        ...
+
+    def drop(self, obj: dict[str, Any]) -> None:
+        """It is gone; this is how it looked last."""
+        ...
+
+    def listed(self, keys: set[str]) -> None:
+        """All that there is, as ``namespace/name``, has been put: whatever else is in the copy is gone."""
+        ...
+
+
+class Watch:
+    """One resource, in one namespace or everywhere. ``listed`` is set once the copy is whole for the first time."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        resource: Resource,
+        sink: Sink,
+        *,
+        namespace: str | None = None,
+        selector: str = "",
+        resync: float = 1800.0,
+        is_needed: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._sink = sink
+        self._namespace = namespace
+        self._selector = selector
+        self._resync = resync
+        self.is_needed = is_needed
+        """Whether its owner cannot do without it; what is not there, or may not be read, is asked for again now and then."""
+        self._clock = clock
+        self._version = ""
+        """Where to go on; empty: list."""
+        self._list_at = 0.0
+        self.listed = asyncio.Event()
+        self.heard_at = clock()
+        """When the API server was last heard about it, on the clock given."""
+        self.lists = 0
+        """How often everything was listed."""
+        self.refused = ""
+        """The server's words while it does not let this be watched."""
+
+    async def run(self) -> None:
+        """For ever. What goes wrong is waited out."""
+        pause = _FIRST_BACK_OFF
+        while True:
+            wait = 0.0
+            try:
+                if not self._version or self._clock() >= self._list_at:
+                    await self._list()
+                await self._follow()
+                pause = _FIRST_BACK_OFF
+            except GoneError as error:
+                log.info("all %s are listed anew: %s", self._resource.plural, error)
+                self._version = ""
+                wait = pause
+            except (ForbiddenError, NotFoundError) as error:
+                wait = _SLEEP_WHEN_REFUSED if self.refused else _FIRST_WHEN_REFUSED
+                if str(error) != self.refused:
+                    level = logging.WARNING if self.is_needed else logging.INFO
+                    log.log(level, "%s cannot be watched: %s", self._resource.plural, error)
+                self._version, self.refused = "", str(error)
+            except (UnavailableError, TooManyRequestsError) as error:
+                log.info("watching %s: %s", self._resource.plural, error)
+                wait = pause
+            except KubeError as error:
+                log.warning("watching %s: %s", self._resource.plural, error)
+                self._version = ""
+                wait = max(pause, 1.0)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("watch", error, self._resource.plural)
+                self._version = ""
+                wait = max(pause, 1.0)
+            if wait:
+                await asyncio.sleep(wait * random.uniform(0.7, 1.3))
+                pause = min(pause * 2, _MOST_BACK_OFF)
+
+    async def _list(self) -> None:
+        keys: set[str] = set()
+        version = ""
+        async for items, of_list in self._api.pages(self._resource, self._namespace, selector=self._selector):
+            version = of_list
+            for obj in items:
+                keys.add(key_of(obj))
+                self._hand_over(self._sink.put, obj)
+            self.heard_at = self._clock()
+            await asyncio.sleep(0)
+        try:
+            self._sink.listed(keys)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("listed", error, self._resource.plural)
+        self._version = version
+        self._list_at = self._clock() + self._resync * random.uniform(0.8, 1.2)
+        self.lists += 1
+        self.listed.set()
+
+    async def _follow(self) -> None:
+        """Take events until the server ends the watch. Raises KubeError."""
+        left = max(1.0, min(random.uniform(_SHORTEST_WATCH, _LONGEST_WATCH), self._list_at - self._clock()))
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(left) + 1),
+        }
+        if self._selector:
+            query["labelSelector"] = self._selector
+        async with self._api.stream(self._resource.path(self._namespace), query, silence=_SILENCE) as body:
+            rest, self.refused = b"", ""
+            async for chunk in body.iter_any():
+                self.heard_at = self._clock()
+                *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
+                for line in lines:
+                    if line:
+                        self._take(orjson.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind, obj = event["type"], event["object"]
+        if kind == "ERROR":
+            raise refused(int(obj.get("code", 500)), obj)
+        self._version = obj["metadata"]["resourceVersion"]
+        if kind in ("ADDED", "MODIFIED"):
+            self._hand_over(self._sink.put, obj)
+        elif kind == "DELETED":
+            self._hand_over(self._sink.drop, obj)
+
+    def _hand_over(self, take: Callable[[dict[str, Any]], None], obj: dict[str, Any]) -> None:
+        """Give one object to the sink; an odd one must not keep the others from it."""
+        try:
+            take(obj)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("object", error, f"{self._resource.plural} {key_of(obj)}")

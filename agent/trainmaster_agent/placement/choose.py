@@ -1,0 +1,161 @@
+"""Which in-cluster scheduler gangs are handed to: what the cluster's owner says, else what the cluster has. Pure but for detection.
+
+Found by themselves are Volcano, KAI and the native API, in this order. The CRD of coscheduling does not tell which profile has the
+plugin on, YuniKorn has no API in the cluster, and Kueue needs its LocalQueues named: these three are used when configured.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trainmaster.protocol.base import QueuePath, Strict
+from trainmaster.protocol.jobs import LabelKey
+from trainmaster_agent.placement.coscheduling import Coscheduling
+from trainmaster_agent.placement.detect import Found, detect, probe_native
+from trainmaster_agent.placement.gates import Gates
+from trainmaster_agent.placement.kai import Kai
+from trainmaster_agent.placement.kueue import Kueue
+from trainmaster_agent.placement.native import Native
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.queues import QueueRules
+from trainmaster_agent.placement.volcano import Volcano
+from trainmaster_agent.placement.yunikorn import YuniKorn
+
+__all__ = ["Found", "PlacementConfig", "PlacementUnavailableError", "choose", "detect", "probe_native"]
+
+KubeName = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+QueueName = Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+Scheduler = Literal["auto", "native", "volcano", "kai", "yunikorn", "coscheduling", "kueue", "gates"]
+
+
+class PlacementUnavailableError(ValueError):
+    """The configuration asks for a scheduler, or for something of it, that the cluster does not have."""
+
+
+class PlacementConfig(Strict):
+    """How gangs are placed in this cluster. What is left out is found out or has the scheduler's own default."""
+
+    scheduler: Scheduler = "auto"
+    scheduler_name: KubeName = ""
+    """``schedulerName`` of the pods, where it is not the one that this scheduler has by default."""
+    queues: dict[QueuePath, QueueName] = Field(default_factory=dict)
+    """The scheduler's queue by Trainmaster's queue path, for that queue and all below it; the longest path counts."""
+    default_queue: QueueName | None = None
+    """For other paths. None: Volcano's ``default``, KAI's ``default-queue``, YuniKorn's own rules; Kueue has none."""
+    priority_class: KubeName = "trainmaster"
+    """Of all pods of all runs, so that none of ours takes the place of another. It has to exist."""
+    preemptible: bool = False
+    """Volcano, KAI, YuniKorn: whether other work may take our members' places there."""
+    topology: KubeName = ""
+    """KAI, Kueue: the Topology to use. Empty: all that there are."""
+    tiers: dict[LabelKey, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """Volcano: the tier of HyperNodes by the node label of a level, beside those that HyperNodes tell themselves."""
+    numa: bool = False
+    """Volcano, KAI, coscheduling: whether the scheduler's NUMA plugin is on."""
+
+    def rules(self, default: str) -> QueueRules:
+        return QueueRules(self.queues, self.default_queue or default)
+
+
+def choose(config: PlacementConfig, found: Found) -> Placement:
+    """Raises PlacementUnavailableError when what is asked for is not there."""
+    name = _automatic(found) if config.scheduler == "auto" else config.scheduler
+    if config.numa and name not in ("volcano", "kai", "coscheduling"):
+        raise PlacementUnavailableError(f"placement.numa is true, and {name} does not look at NUMA zones")
+    match name:
+        case "volcano":
+            return _volcano(config, found)
+        case "kai":
+            return _kai(config, found)
+        case "native":
+            return _native(config, found)
+        case "coscheduling":
+            return _coscheduling(config, found)
+        case "kueue":
+            return _kueue(config, found)
+        case "yunikorn":
+            return YuniKorn(config.rules(""), config.scheduler_name or "yunikorn", config.preemptible)
+        case _:
+            return Gates(config.scheduler_name)
+
+
+def _automatic(found: Found) -> Scheduler:
+    if found.volcano:
+        return "volcano"
+    if found.kai:
+        return "kai"
+    return "gates" if found.native is None else "native"
+
+
+def _not_served(name: str, api: str) -> PlacementUnavailableError:
+    return PlacementUnavailableError(f"placement.scheduler is {name}, and this cluster does not serve {api}")
+
+
+def _volcano(config: PlacementConfig, found: Found) -> Placement:
+    if not found.volcano:
+        raise _not_served("volcano", "podgroups of scheduling.volcano.sh/v1beta1")
+    return Volcano(
+        queues=config.rules("default"),
+        scheduler_name=config.scheduler_name or "volcano",
+        priority_class=config.priority_class,
+        tiers={**found.tiers, **config.tiers},
+        numa=config.numa,
+        preemptible=config.preemptible,
+    )
+
+
+def _kai(config: PlacementConfig, found: Found) -> Placement:
+    if not found.kai:
+        raise _not_served("kai", "podgroups of scheduling.run.ai/v2alpha2")
+    topologies = _topologies(config, found.kai_topologies, "KAI")
+    return Kai(
+        queues=config.rules("default-queue"),
+        scheduler_name=config.scheduler_name or "kai-scheduler",
+        priority_class=config.priority_class,
+        # Of topologies with the same level the first by name is used for it.
+        topologies={level: name for name in sorted(topologies, reverse=True) for level in topologies[name]},
+        numa=config.numa,
+        preemptible=config.preemptible,
+    )
+
+
+def _native(config: PlacementConfig, found: Found) -> Placement:
+    if found.native is None:
+        raise _not_served("native", "podgroups of scheduling.k8s.io in v1alpha2 or v1beta1")
+    return Native(found.native, found.native_topology, config.scheduler_name, config.priority_class)
+
+
+def _coscheduling(config: PlacementConfig, found: Found) -> Placement:
+    if not found.coscheduling:
+        raise _not_served("coscheduling", "podgroups of scheduling.x-k8s.io/v1alpha1")
+    return Coscheduling(config.scheduler_name or "scheduler-plugins-scheduler", config.numa)
+
+
+def _kueue(config: PlacementConfig, found: Found) -> Placement:
+    if found.kueue is None:
+        raise _not_served("kueue", "workloads of kueue.x-k8s.io in v1beta2 or v1beta1")
+    if not config.queues and config.default_queue is None:
+        raise PlacementUnavailableError(
+            "placement.scheduler is kueue, and no LocalQueue is named in queues or defaultQueue"
+        )
+    levels = _topologies(config, found.kueue_topologies, "Kueue").values()
+    return Kueue(found.kueue, config.rules(""), config.scheduler_name, _distinct(levels))
+
+
+def _topologies(
+    config: PlacementConfig, found: Mapping[str, tuple[str, ...]], owner: str
+) -> Mapping[str, tuple[str, ...]]:
+    """Levels of the topologies that may be used, by name."""
+    if not config.topology:
+        return found
+    if config.topology not in found:
+        there = ", ".join(sorted(found)) or "none"
+        raise PlacementUnavailableError(
+            f"placement.topology is {config.topology}; of {owner}'s topologies there are: {there}"
+        )
+    return {config.topology: found[config.topology]}
+
+
+def _distinct(levels: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(level for several in levels for level in several))

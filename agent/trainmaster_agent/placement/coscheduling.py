@@ -1,0 +1,71 @@
+"""The Coscheduling plugin of kubernetes-sigs/scheduler-plugins: one PodGroup for a run, with one number. Pure.
+
+Pods wait for one another in the Permit phase, with their places held, so that a gang may keep others out until its time is over. The
+PodGroup's status counts pods after the fact and never says why they wait: only they do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_agent.kube.paths import Resource
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.manifests import label, metadata, quantities
+from trainmaster_agent.placement.needs import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
+from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
+from trainmaster_agent.placement.usual import Usual
+from trainmaster_agent.placement.waiting import why_pods_wait
+
+POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
+_LONGEST_HOLD = 120
+"""Seconds that members hold places while others have none: long enough for thousands of pods, and others wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coscheduling(Usual):
+    scheduler_name: str = "scheduler-plugins-scheduler"
+    """The profile that has the plugin on."""
+    numa: bool = False
+    """Whether the profile has NodeResourceTopologyMatch on, too."""
+
+    @property
+    def name(self) -> str:
+        return "coscheduling"
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return frozenset(("gang", "gangStrict", "resize", *(("numa",) if self.numa else ())))
+
+    @property
+    def created(self) -> tuple[Resource, ...]:
+        return (POD_GROUPS,)
+
+    def lacks(self, gang: Gang) -> str | None:
+        return (
+            lacks_level(gang, "coscheduling")
+            or lacks_numa(gang, "coscheduling", numa=self.numa)
+            or lacks_role_minimum(gang, "coscheduling")
+        )
+
+    def objects(self, gang: Gang) -> tuple[KubeObject, ...]:
+        if not needs_group(gang):
+            return ()
+        body = {
+            "apiVersion": POD_GROUPS.version,
+            "kind": POD_GROUPS.kind,
+            "metadata": metadata(gang),
+            "spec": {
+                "minMember": starters(gang),
+                "minResources": quantities(gang.total),
+                "scheduleTimeoutSeconds": max(1, min(_LONGEST_HOLD, round(gang.timeout))),
+            },
+        }
+        return (KubeObject(POD_GROUPS, body),)
+
+    def dress(self, gang: Gang, role: GangRole, pod: dict[str, Any]) -> None:
+        pod["spec"]["schedulerName"] = self.scheduler_name
+        if needs_group(gang):
+            label(pod, {"scheduling.x-k8s.io/pod-group": gang.run})
+
+    def read(self, gang: Gang, objects: Sequence[Mapping[str, Any]], pods: Sequence[PodSight]) -> GangState:
+        return GangState(message=why_pods_wait(pods))

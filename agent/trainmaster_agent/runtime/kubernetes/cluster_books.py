@@ -1,0 +1,61 @@
+"""What of a whole cluster is watched for its books: which resource, as which kind, and where it goes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from trainmaster_agent.capacity.inventory import Inventory, Kind
+from trainmaster_agent.kube.paths import NODE_RESOURCE_TOPOLOGIES, NODES, Resource
+from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
+
+RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")
+HYPER_NODES = Resource("topology.volcano.sh/v1alpha1", "hypernodes")
+KAI_TOPOLOGIES = Resource("kai.scheduler/v1alpha1", "topologies")
+KUEUE_TOPOLOGIES = tuple(Resource(f"kueue.x-k8s.io/{version}", "topologies") for version in ("v1beta2", "v1beta1"))
+
+
+class Entry(NamedTuple):
+    """``needed``: the books are nothing without it; the others are watched where they are served."""
+
+    resource: Resource
+    kind: Kind
+    put: Callable[[dict[str, Any]], None]
+    drop: Callable[[str], None]
+    needed: bool = False
+    keep: Callable[[set[str]], None] | None = None
+    """Told of all names there are, after a listing."""
+
+
+def entries(inventory: Inventory, health: NodeHealth) -> Iterator[Entry]:
+    """All that the books take in beside pods."""
+    put, drop = _nodes(inventory, health)
+    yield Entry(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
+    yield Entry(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)
+    yield Entry(RESOURCE_SLICES, Kind.RESOURCE_SLICE, inventory.resource_slice_put, inventory.resource_slice_drop)
+    yield Entry(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
+    kinds = ((Kind.KAI_TOPOLOGY, (KAI_TOPOLOGIES,)), (Kind.KUEUE_TOPOLOGY, KUEUE_TOPOLOGIES))
+    for kind, resources in kinds:
+        put, drop = _topology(inventory, kind)
+        for resource in resources:
+            yield Entry(resource, kind, put, drop)
+
+
+def _nodes(inventory: Inventory, health: NodeHealth) -> tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]:
+    def put(obj: dict[str, Any]) -> None:
+        health.put(obj)
+        inventory.node_put(obj)
+
+    def drop(name: str) -> None:
+        health.drop(name)
+        inventory.node_drop(name)
+
+    return put, drop
+
+
+def _topology(inventory: Inventory, kind: Kind) -> tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]:
+    def put(obj: dict[str, Any]) -> None:
+        inventory.topology_put(kind, obj)
+
+    def drop(name: str) -> None:
+        inventory.topology_drop(kind, name)
+
+    return put, drop

@@ -1,0 +1,161 @@
+"""What the agent of a Kubernetes cluster is told by its owner: ``agent.yaml``."""
+
+import hashlib
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from trainmaster.protocol.admission_policy import AdmissionPolicy, QueueAdmission, longest_match
+from trainmaster.protocol.base import Name40, QueuePath, Strict
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.placement.choose import PlacementConfig
+
+_DIGITS = 12
+"""Of a hash in a namespace's name: 48 bits."""
+
+Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+NamespaceRule = Annotated[
+    str,
+    StringConstraints(
+        max_length=63,
+        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|([a-z0-9][-a-z0-9]{0,31})?\{(top|queue|last)\}([-a-z0-9]{0,11}[a-z0-9])?)$",
+    ),
+]
+
+
+class RecordsExposedError(ValueError):
+    """The records of runs would be in a namespace where jobs run."""
+
+
+class QueueNamespace(Strict):
+    """Where runs of a queue, and of all below it, are created.
+
+    ``{top}`` in the namespace stands for the first part of the queue's path, ``{queue}`` for the whole path, ``{last}`` for its last
+    part, see ``fill``. Queues with the same last part share a namespace by ``{last}``.
+    """
+
+    queue: QueuePath
+    namespace: NamespaceRule
+
+
+class LeaseConfig(Strict):
+    """The Lease by which replicas of the agent agree on the one that acts."""
+
+    namespace: Namespace | None = None
+    """None: the agent's own."""
+    name: Name40 | None = None
+    """None: ``trainmaster-agent-`` and the cluster's name."""
+    duration: Duration = "10s"
+
+    @field_validator("duration")
+    @classmethod
+    def _sensible(cls, value: str) -> str:
+        if not 2 <= parse_duration(value) <= 60:
+            raise ValueError("the lease lasts 2s to 60s: after that long without renewal another replica acts")
+        return value
+
+
+class Patience(Strict):
+    """How long trouble may last that may pass by itself."""
+
+    image: Duration = "2m"
+    """An image that cannot be pulled."""
+    container: Duration = "30s"
+    """A container that cannot be created as the template wants it."""
+    start: Duration = "30m"
+    """From a node for every member of the gang to all of them running."""
+    opened: Duration = "20s"
+    """With emulated gangs: from open gates to a node for every member; then all of it is taken back and tried again."""
+
+
+class KubernetesCluster(Strict):
+    """One cluster and how its agent acts there."""
+
+    cluster: Name40
+    """As the dispatcher knows it; also marks what is this agent's own."""
+    namespace: NamespaceRule = "trainmaster-jobs-{top}"
+    """Where runs are created for which no rule is given: each top-level queue has a namespace of its own."""
+    namespaces: tuple[QueueNamespace, ...] = ()
+    queues: tuple[QueuePath, ...] | None = None
+    """Queues whose namespaces the agent may use, beside ``job_namespaces``; None: ``default``, where there are none of those."""
+    record_namespace: Namespace | None = None
+    """Where the records of runs are, which hold whole specifications; None: the agent's own. No namespace for jobs: those who submit
+    jobs could read them there."""
+    job_namespaces: tuple[Namespace, ...] = ()
+    """All namespaces that the agent may use, beside those of ``queues``; empty: those that are named in full above."""
+    admission: AdmissionPolicy = Field(default_factory=AdmissionPolicy)
+    admissions: Annotated[tuple[QueueAdmission, ...], Field(max_length=1000)] = ()
+    placement: PlacementConfig = Field(default_factory=PlacementConfig)
+    capacity: CapacityConfig = Field(default_factory=CapacityConfig)
+    lease: LeaseConfig = Field(default_factory=LeaseConfig)
+    patience: Patience = Field(default_factory=Patience)
+    tombstone: Duration = "1m"
+    """How long the anchor of an ended run stays, against an agent that was paused and wakes with old orders."""
+    parallel: Annotated[int, Field(ge=1, le=256)] = 32
+    """Requests to the API server at the same time."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 29500
+    """Of members that declare none, for their ranks to meet at."""
+    run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
+    """The user of members whose template names none, so that images that would run as root run; None: the image's own."""
+    checkpoint: bool = True
+    """Whether members may be sent their checkpoint signal; needs the permission to run a command in their containers."""
+    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+
+    @model_validator(mode="after")
+    def _knows_its_namespaces(self) -> Self:
+        named = list(self.job_namespaces)
+        rules = [self.namespace, *(one.namespace for one in self.namespaces)]
+        if not named:
+            named = [rule for rule in rules if "{" not in rule]
+            if any("{queue}" in rule or "{last}" in rule for rule in rules):
+                raise ValueError(
+                    "with {queue} or {last} in a rule, jobNamespaces lists all namespaces that may come of it"
+                )
+        queues = self.queues
+        if queues is None:
+            queues = () if self.job_namespaces else ("default",)
+        named += [self.namespace_of(queue) for queue in queues]
+        if not named:
+            raise ValueError("queues or jobNamespaces has to name where runs may be created")
+        object.__setattr__(self, "job_namespaces", tuple(dict.fromkeys(named)))
+        return self
+
+    def home(self, own: str) -> str:
+        """Return the namespace of the records of runs; ``own`` is that of the agent. Raises RecordsExposedError if jobs run there."""
+        home = self.record_namespace or own
+        if home in self.job_namespaces:
+            raise RecordsExposedError(
+                f"namespace {home} is for jobs, and whoever submits jobs could read the records of runs there: "
+                "give recordNamespace or lease.namespace another one"
+            )
+        return home
+
+    def namespace_of(self, queue: str) -> str:
+        """Return the namespace by the rule of the longest path that the queue is at or below."""
+        rule = longest_match(((one.queue, one.namespace) for one in self.namespaces), queue)
+        return fill(self.namespace if rule is None else rule, queue)
+
+    def policy_of(self, queue: str) -> AdmissionPolicy:
+        found = longest_match(((one.queue, one.policy) for one in self.admissions), queue)
+        return self.admission if found is None else found
+
+
+def fill(rule: str, queue: str) -> str:
+    """Return the namespace that a rule gives for a queue: at most 63 characters, and never the same for different fillings.
+
+    What is a name for Kubernetes stays as it is, unless it is too long or has two hyphens in a row. Of everything else what can be
+    read is kept, and two hyphens and a part of its SHA-256 follow.
+    """
+    for word, value in (("{top}", queue.partition("/")[0]), ("{queue}", queue), ("{last}", queue.rpartition("/")[2])):
+        if word in rule:
+            return rule.replace(word, _as_name(value, 63 - len(rule) + len(word)))
+    return rule
+
+
+def _as_name(value: str, longest: int) -> str:
+    readable = value.replace("/", "-").replace("_", "-").strip("-")
+    if readable == value and "--" not in value and len(value) <= longest:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()[:_DIGITS]
+    return f"{readable[: longest - _DIGITS - 2].strip('-') or 'q'}--{digest}"

@@ -1,0 +1,112 @@
+"""What the end of a member means: what kind of failure it is, or that the cluster took the member away. Pure."""
+
+from dataclasses import dataclass
+
+from trainmaster.protocol.agent import RunEnd
+from trainmaster.protocol.states import FailureCategory
+from trainmaster_agent.kube.pods import START_FAILURES, UNSEEN_ENDS, PodSight
+
+_NODE_LOST = frozenset(("NodeLost", "NodeShutdown", "Terminated", "DeletionByTaintManager", "DeletionByPodGC"))
+_TAKEN = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting"))
+_NOT_ADMITTED = frozenset(
+    ("NodeAffinity", "OutOfpods", "OutOfcpu", "OutOfmemory", "TopologyAffinityError", "UnexpectedAdmissionError")
+)
+"""A kubelet's refusals: the pod was given a node that has no place for it after all."""
+
+IMAGE_TROUBLE = frozenset(
+    ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "ErrImageNeverPull", "RegistryUnavailable")
+)
+CONFIG_TROUBLE = frozenset(
+    (
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "PreCreateHookError",
+        "PostStartHookError",
+    )
+)
+HOPELESS = frozenset(("InvalidImageName",))
+_RUNTIME_MESSAGE = 800
+"""Characters kept of a container runtime's message; the words that help, such as "no such file", are its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A member was taken away; it did not fail by itself. ``category`` where the run then counts as failed."""
+
+    message: str
+    category: FailureCategory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A member failed by itself."""
+
+    end: RunEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node would not take the member."""
+
+    message: str
+
+
+def classify(pod: PodSight) -> Loss | Failure | Refusal:
+    """What became of a pod that has failed, or that somebody else has deleted."""
+    name = f"{pod.role}-{pod.index}"
+    words = f": {shortened(pod.message)}" if pod.message else ""
+    why = pod.disrupted or pod.reason
+    if why in _NODE_LOST:
+        return Loss(f"node {pod.node} of {name} was lost ({why}){words}", FailureCategory.NODE_LOST)
+    if why in UNSEEN_ENDS:
+        message = f"node {pod.node}, or its container runtime, crashed under {name}: nobody saw how it ended ({why})"
+        return Loss(message, FailureCategory.NODE_LOST)
+    if why in _TAKEN:
+        return Loss(f"the cluster took {name} away ({why}){words}")
+    if pod.reason == "Evicted" or pod.disrupted == "TerminationByKubelet":
+        end = RunEnd(category=FailureCategory.EVICTED, member=name, message=f"{name} was evicted by its node{words}")
+        return Failure(end)
+    if pod.deleting or pod.stage != "failed":
+        return Loss(f"somebody deleted {name}")
+    if pod.reason in _NOT_ADMITTED or pod.reason.startswith("OutOf"):
+        return Refusal(f"node {pod.node} did not take {name} ({pod.reason}){words}")
+    if pod.reason == "DeadlineExceeded":
+        return Failure(RunEnd(category=FailureCategory.DEADLINE, member=name, message=f"{name} ran past its deadline"))
+    if pod.reason in START_FAILURES:
+        message = (
+            f"the command of {name} could not be started: {shortened(pod.message or pod.reason, _RUNTIME_MESSAGE)}"
+        )
+        return Failure(RunEnd(category=FailureCategory.CONFIG, member=name, message=message))
+    if pod.reason == "OOMKilled":
+        message = f"{name} used more memory than it asked for"
+        return Failure(RunEnd(category=FailureCategory.OOM, exit_code=pod.exit_code, member=name, message=message))
+    if pod.signal is not None:
+        message = f"{name} was killed by signal {pod.signal}"
+        return Failure(RunEnd(category=FailureCategory.SIGNAL, signal=pod.signal, member=name, message=message))
+    if pod.exit_code is not None:
+        message = f"{name} ended with exit code {pod.exit_code}"
+        return Failure(RunEnd(category=FailureCategory.EXIT, exit_code=pod.exit_code, member=name, message=message))
+    return Failure(
+        RunEnd(
+            category=FailureCategory.CONFIG, member=name, message=f"{name} failed ({pod.reason or 'no reason'}){words}"
+        )
+    )
+
+
+def trouble(pod: PodSight) -> FailureCategory | None:
+    """The category of what keeps a container from starting; None when nothing does."""
+    if pod.stage != "bound":
+        return None
+    if pod.reason in IMAGE_TROUBLE or pod.reason in HOPELESS:
+        return FailureCategory.IMAGE
+    return FailureCategory.CONFIG if pod.reason in CONFIG_TROUBLE else None
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return the text as one line of at most ``most`` characters. What is too long loses its middle: causes stand at the end."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    front = (most - 5) // 3
+    return f"{line[:front]} ... {line[-(most - 5 - front) :]}"

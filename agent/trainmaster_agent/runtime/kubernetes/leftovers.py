@@ -1,0 +1,89 @@
+"""`Leftovers`: objects of runs that have no record any more, apart from pods: Services, lists of members, what schedulers were told.
+
+As a rule they are deleted when the end of their run is told. What an agent leaves that ends in between, or whose records somebody
+deleted, is found here: at the start, and now and then.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from trainmaster_agent.containment import contain
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import ConflictError, KubeError, NotFoundError
+from trainmaster_agent.kube.lease import LeaseKeeper
+from trainmaster_agent.kube.paths import Resource
+from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_RUN
+from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
+from trainmaster_agent.runtime.kubernetes.orphans import Records
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 600.0
+_FIRST_LOOK_SECONDS = 1.0
+
+
+class Leftovers:
+    """``resources``: of what is created for runs."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        lease: LeaseKeeper,
+        agent: str,
+        records: Records,
+        older: OlderAnchors,
+        resources: Sequence[Resource],
+    ) -> None:
+        self._api = api
+        self._lease = lease
+        self._selector = f"{LABEL_AGENT}={agent},{LABEL_RUN}"
+        self._records = records
+        self._older = older
+        self._resources = resources
+
+    async def run(
+        self, namespaces: Callable[[], Sequence[str]], is_held: Callable[[str], bool], may_clear: Callable[[], bool]
+    ) -> None:
+        """For ever. ``may_clear``: whether this agent is the one that the dispatcher has given the cluster to."""
+        while True:
+            if not may_clear():
+                await asyncio.sleep(_FIRST_LOOK_SECONDS)
+                continue
+            try:
+                await self.clear(namespaces(), is_held)
+            except KubeError as error:
+                log.info("what is left of earlier runs cannot be cleared away now: %s", error)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("leftovers", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def clear(self, namespaces: Sequence[str], is_held: Callable[[str], bool]) -> None:
+        """Delete what is left, and move records that came late from an agent of an older release. Raises KubeError."""
+        late, _ = await self._older.find(namespaces)
+        for namespace, name in late:
+            await self._older.move(namespace, name, replaces=False)
+        for namespace in namespaces:
+            for resource in self._resources:
+                await self._clear(namespace, resource, is_held)
+
+    async def _clear(self, namespace: str, resource: Resource, is_held: Callable[[str], bool]) -> None:
+        found = []
+        try:
+            async for items, _ in self._api.pages(resource, namespace, selector=self._selector):
+                found += [one["metadata"] for one in items if "deletionTimestamp" not in one["metadata"]]
+        except NotFoundError:
+            return  # this cluster has no such resource
+        for metadata in found:
+            run = metadata["labels"][LABEL_RUN]
+            if not self._records.may_be_here(metadata["labels"].get(LABEL_HOLDER, "")):
+                continue
+            # A record is written before anything else of its run: what is seen without one has lost it, and is not about to get it.
+            if is_held(run) or await self._records.has(run):
+                continue
+            await self._lease.confirm()
+            log.warning("%s %s is deleted: its run has no record any more", resource.plural, metadata["name"])
+            with contextlib.suppress(NotFoundError, ConflictError):
+                await self._api.delete(resource, namespace, metadata["name"], uid=metadata["uid"])

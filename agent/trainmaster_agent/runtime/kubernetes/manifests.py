@@ -1,0 +1,338 @@
+"""From a run's record to the manifests of its members and of what they need. Pure."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from trainmaster.protocol.admission import AdmissionPolicy, check_image_named, check_role
+from trainmaster.protocol.agent import HOST_LEVEL
+from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.ids import member_id
+from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
+from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
+from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
+from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, Placement
+from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
+from trainmaster_agent.runtime.kubernetes.facts import Facts
+from trainmaster_agent.runtime.kubernetes.record import Record, run_labels
+
+_DEADLINE_SLACK = 60
+"""Seconds beyond the time limit after which the cluster itself ends a member: the agent does it first, and for all at once."""
+_ROSTER_VOLUME = "trainmaster-roster"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_LABEL_HAND = "trainmaster.dev/hand"
+
+
+class Manifests:
+    """All manifests of one run in one round, at one size."""
+
+    def __init__(
+        self,
+        record: Record,
+        facts: Facts,
+        placement: Placement,
+        *,
+        agent: str,
+        levels: Mapping[str, str],
+        policy: AdmissionPolicy,
+        priority_class: str,
+        port: int,
+        products: Callable[[Iterable[str]], Mapping[str, Sequence[str]]],
+        run_as_user: int | None = None,
+        holder: str = "",
+    ) -> None:
+        """``holder``: the records in which the run is.
+
+        ``products``: by label the products of devices in node groups, where nodes have others, too.
+
+        ``run_as_user``: of members whose template names no user; None: the image's own.
+        """
+        self._run_as_user = run_as_user
+        self._record = record
+        self._facts = facts
+        self._placement = placement
+        self._policy = policy
+        self._priority_class = priority_class
+        self._labels = run_labels(agent, record.start) | ({LABEL_HOLDER: holder} if holder else {})
+        self._sizes = record.progress.sizes or record.start.sizes
+        self._roster = Roster(record.start, facts.spec, self._sizes, port)
+        self._products = products
+        self._bases = {role.name: self._base(role) for role in facts.spec.roles}
+        self._raw = {name: orjson.dumps(base) for name, base in self._bases.items()}
+        """As JSON, from which a copy is made in a tenth of the time that ``deepcopy`` takes: gangs have thousands of members."""
+        self.gang = self._gang(levels)
+        self._gang_roles = {role.name: role for role in self.gang.roles}
+
+    @property
+    def size(self) -> int:
+        return len(self._roster.everyone)
+
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """What the admission policy of this cluster refuses in the templates of the job, and the images that they do not name."""
+        found: list[Mistake] = []
+        for role in self._facts.spec.roles:
+            found += (
+                Mistake(path=f"roles.{role.name}.{one.path}", message=one.message)
+                for one in (*check_role(role, self._policy), *check_image_named(role))
+            )
+        return tuple(found)
+
+    def objects(self) -> tuple[KubeObject, ...]:
+        """What has to be there before the pods: the scheduler's own first, then the roster and the service of a gang."""
+        found = list(self._placement.objects(self.gang))
+        if self.size > 1:
+            found += (KubeObject(CONFIG_MAPS, self._roster_map()), KubeObject(SERVICES, self._service()))
+        return tuple(found)
+
+    def roster(self) -> KubeObject | None:
+        """What lists the members, to be written anew when their number changes; None for a member alone."""
+        return KubeObject(CONFIG_MAPS, self._roster_map()) if self.size > 1 else None
+
+    def pod(self, role: str, index: int, *, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The manifest of one member; with ``beside`` of one that comes to a gang at work, on a node with these labels."""
+        run = self._record.start.run
+        member = member_id(run, role, index)
+        pod: dict[str, Any] = orjson.loads(self._raw[role])
+        pod["metadata"]["name"] = member
+        pod["metadata"]["labels"][LABEL_INDEX] = str(index)
+        spec = pod["spec"]
+        if self.size > 1:
+            spec["hostname"], spec["subdomain"] = f"{role}-{index}", run
+        progress = self._record.progress
+        restarts = progress.restarts.get(f"{role}-{index}", 0) + progress.gang_restarts
+        env = self._roster.environment(role, index, restarts)
+        for container in spec["containers"]:
+            own = container.get("env") or []
+            names = {one["name"] for one in own}
+            container["env"] = [
+                *({"name": name, "value": value} for name, value in env.items() if name not in names),
+                *own,
+            ]
+        self._keep_apart(role, index, pod)
+        if beside is None or self._placement.rejoins:
+            self._placement.dress(self.gang, self._gang_roles[role], pod)
+        elif beside:
+            spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **beside}
+        return pod
+
+    def _gang(self, levels: Mapping[str, str]) -> Gang:
+        spec, facts = self._facts.spec, self._facts
+        return Gang(
+            run=self._record.start.run,
+            namespace=self._record.namespace,
+            queue=self._record.start.queue,
+            labels=self._labels,
+            owner=self._record.owner(),
+            roles=tuple(
+                GangRole(
+                    role.name,
+                    self._sizes.get(role.name, 0),
+                    min(role.least, self._sizes.get(role.name, 0)),
+                    role.requests,
+                    self._bases[role.name]["spec"],
+                )
+                for role in facts.roles.values()
+            ),
+            least=min(facts.least, self.size),
+            required=_label(spec.topology.required, levels),
+            preferred=_label(spec.topology.preferred, levels),
+            numa=spec.topology.numa,
+            timeout=self._record.start.placement_timeout_seconds,
+        )
+
+    # -- pods
+
+    def _base(self, role: Role) -> dict[str, Any]:
+        """What all members of a role have alike."""
+        if role.template is not None:
+            template: dict[str, Any] = {"spec": self._plain(role.template)}
+        else:
+            template = _without_nulls(role.pod_template or {})
+        metadata = template.get("metadata") or {}
+        labels = {**(metadata.get("labels") or {}), **self._labels, LABEL_ROLE: role.name}
+        progress = self._record.progress
+        if progress.round:
+            labels[LABEL_ROUND] = str(progress.round)
+        spec = template["spec"]
+        spec |= {"restartPolicy": "Never", "priorityClassName": self._priority_class}
+        spec.setdefault("automountServiceAccountToken", False)
+        spec.setdefault("enableServiceLinks", False)
+        spec["terminationGracePeriodSeconds"] = max(1, math.ceil(self._facts.stop_grace))
+        self._prefer(role, spec)
+        limit = self._facts.time_limit
+        if limit is not None:
+            spec["activeDeadlineSeconds"] = math.ceil(limit) + _DEADLINE_SLACK
+        if len(self._roster.everyone) > 1:
+            volume = {"name": _ROSTER_VOLUME, "configMap": {"name": roster_name(self._record.start.run)}}
+            spec["volumes"] = [*(spec.get("volumes") or []), volume]
+            mount = {"name": _ROSTER_VOLUME, "mountPath": ROSTER_PATH, "readOnly": True}
+            for container in spec["containers"]:
+                container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "namespace": self._record.namespace,
+                "labels": labels,
+                "annotations": {
+                    # Autoscalers may move what a controller owns; a member is nobody's replica.
+                    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                    **(metadata.get("annotations") or {}),
+                    "trainmaster.dev/queue": self._record.start.queue,
+                },
+                "ownerReferences": [self._record.owner()],
+            },
+            "spec": spec,
+        }
+
+    def _prefer(self, role: Role, spec: dict[str, Any]) -> None:
+        """Let members that may have any product of a device get the one that the plan thought of, where nodes with it are free.
+
+        It spares the scarce ones for those who can use no other. What the job says itself of where it likes to be counts alone.
+        """
+        if not any("/" in name for name in self._facts.roles[role.name].requests):
+            return
+        groups = [group for group, roles in self._record.start.pins.items() if role.name in roles]
+        terms = [
+            {
+                "weight": 100,
+                "preference": {"matchExpressions": [{"key": label, "operator": "In", "values": list(values)}]},
+            }
+            for label, values in self._products(groups).items()
+        ]
+        affinity = spec.get("affinity") or {}
+        node = affinity.get("nodeAffinity") or {} if isinstance(affinity, dict) else None
+        # One that is no affinity at all is for the API server to refuse.
+        if terms and isinstance(node, dict) and not node.get(_PREFERRED):
+            spec["affinity"] = {**affinity, "nodeAffinity": {**node, _PREFERRED: terms}}
+
+    def _plain(self, template: MemberTemplate) -> dict[str, Any]:
+        """The pod of a member that is described by what it runs and needs."""
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": template.image,
+            # Requests equal to limits: members get what they were promised, and NUMA policies of nodes count such pods only.
+            "resources": {"requests": dict(template.resources), "limits": dict(template.resources)},
+            "env": [{"name": name, "value": value} for name, value in template.env.items()],
+        }
+        if template.command:
+            container["command"] = list(template.command)
+        if template.args:
+            container["args"] = list(template.args)
+        if template.working_dir:
+            container["workingDir"] = template.working_dir
+        if template.ports:
+            container["ports"] = [{"name": port.name, "containerPort": port.port} for port in template.ports]
+        spec: dict[str, Any] = {"containers": [container]}
+        container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+        if self._policy.level == "restricted":
+            spec["securityContext"]["runAsNonRoot"] = True
+        self._set_user(template, spec["securityContext"], container)
+        if template.node_selector:
+            spec["nodeSelector"] = dict(template.node_selector)
+        if template.node_affinity:
+            terms = [_expression(term) for term in template.node_affinity]
+            spec["affinity"] = {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": terms}]
+                    }
+                }
+            }
+        if template.tolerations:
+            spec["tolerations"] = [
+                {name: value for name, value in toleration.model_dump(mode="json").items() if value}
+                for toleration in template.tolerations
+            ]
+        return spec
+
+    def _set_user(self, template: MemberTemplate, context: dict[str, Any], container: dict[str, Any]) -> None:
+        """Give the member a user. One that the image does not know has no home: it gets a folder that anybody may write to."""
+        user = self._run_as_user if template.run_as_user is None else template.run_as_user
+        group = user if template.run_as_group is None else template.run_as_group
+        if user is not None:
+            context["runAsUser"] = user
+            if template.run_as_user is None and "HOME" not in template.env:
+                container["env"].append({"name": "HOME", "value": "/tmp"})  # noqa: S108 - of the member's own file system
+        if group is not None:
+            context |= {"runAsGroup": group, "fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
+
+    def _keep_apart(self, role: str, index: int, pod: dict[str, Any]) -> None:
+        """At most so many members of a role on a node.
+
+        Kubernetes knows only "not together". Members are dealt into as many hands as may share a node, and those of one hand keep
+        apart: so a node has at most one of each hand.
+        """
+        most = self._facts.roles[role].max_per_node
+        if most is None or most >= self._sizes.get(role, 0):
+            return
+        hand = f"{role}-{index % most}"
+        pod["metadata"]["labels"][_LABEL_HAND] = hand
+        term = {
+            "labelSelector": {"matchLabels": {LABEL_RUN: self._record.start.run, _LABEL_HAND: hand}},
+            "topologyKey": HOST_LEVEL,
+        }
+        affinity = pod["spec"].setdefault("affinity", {})
+        apart = affinity.setdefault("podAntiAffinity", {})
+        apart.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
+
+    # -- what a gang has beside its pods
+
+    def _service(self) -> dict[str, Any]:
+        run = self._record.start.run
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self._metadata(run),
+            "spec": {
+                "clusterIP": "None",
+                # Members look for one another before any of them is ready.
+                "publishNotReadyAddresses": True,
+                "selector": {LABEL_RUN: run},
+            },
+        }
+
+    def _roster_map(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(roster_name(self._record.start.run)),
+            "data": self._roster.files(),
+        }
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "namespace": self._record.namespace,
+            "labels": self._labels,
+            "ownerReferences": [self._record.owner()],
+        }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a copy without fields that are null: as in Kubernetes they are the same as fields that are not set."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def roster_name(run: str) -> str:
+    """The ConfigMap with the list of members."""
+    return f"{run}-roster"
+
+
+def _label(level: str | None, levels: Mapping[str, str]) -> str | None:
+    """The node label of a topology level of this cluster."""
+    if level is None or level == HOST_LEVEL:
+        return level
+    return levels.get(level, level)
+
+
+def _expression(term: AffinityTerm) -> dict[str, Any]:
+    expression: dict[str, Any] = {"key": term.key, "operator": term.operator}
+    if term.values:
+        expression["values"] = list(term.values)
+    return expression

@@ -1,0 +1,148 @@
+"""`Observer`: what watches tell, to the books of the runs and to those of the cluster."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.capacity.quotas import Quotas
+from trainmaster_agent.containment import contain
+from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.kube.watch import Sink
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.book import Book
+from trainmaster_agent.runtime.kubernetes.cluster_books import entries
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.facts import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
+from trainmaster_agent.runtime.kubernetes.orphans import Orphans
+from trainmaster_agent.runtime.kubernetes.record import (
+    ALIVE,
+    LABEL_AGENT,
+    LABEL_ANCHOR,
+    Record,
+    UnreadableAnchorError,
+    read_record,
+)
+from trainmaster_agent.runtime.kubernetes.sinks import NodeSink, ObjectSink, PodSink
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One thing to watch, and where it goes."""
+
+    resource: Resource
+    sink: Sink
+    namespace: str | None = None
+    selector: str = ""
+    is_needed: bool = True
+    """Whether the agent cannot act without it."""
+
+
+class Observer:
+    """``home`` is the agent's namespace, where anchors are. ``is_known`` says of a run that an anchor of it is no news.
+
+    ``on_found`` is told of an anchor that is news, ``doubt`` of a namespace in which a pod went that this agent had not told to.
+    """
+
+    def __init__(
+        self,
+        config: KubernetesCluster,
+        placement: Placement,
+        books: Mapping[str, Book],
+        orphans: Orphans,
+        *,
+        home: str,
+        look_at: Callable[[str], None],
+        lose_anchor: Callable[[Book], None],
+        is_known: Callable[[str], bool],
+        on_found: Callable[[Record, Facts], None],
+        doubt: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._placement = placement
+        self._books = books
+        self._orphans = orphans
+        self._home = home
+        self._look_at = look_at
+        self._lose_anchor = lose_anchor
+        self._is_known = is_known
+        self._on_found = on_found
+        self._doubt = doubt
+
+    def sinks(
+        self, inventory: Inventory, quotas: Quotas, health: NodeHealth, on_room_change: Callable[[], None]
+    ) -> Iterator[Watched]:
+        """All that is watched in this cluster."""
+        cluster = self._config.cluster
+        pods = PodSink(inventory, cluster, on_put=self._on_pod, on_gone=self._on_pod_gone, on_change=on_room_change)
+        yield Watched(PODS, pods)
+        selector = f"{LABEL_AGENT}={cluster}"
+        anchors = ObjectSink(self._on_anchor, self._on_anchor_gone)
+        yield Watched(CONFIG_MAPS, anchors, self._home, f"{LABEL_ANCHOR}={ALIVE},{selector}")
+        for namespace in self._config.job_namespaces:
+            of_quotas = ObjectSink(quotas.put, lambda obj: quotas.drop(key_of(obj)))
+            yield Watched(RESOURCE_QUOTAS, of_quotas, namespace, is_needed=False)
+            for resource in self._placement.watched:
+                objects = ObjectSink(self._on_object, self._on_object_gone)
+                own = "" if resource.plural == "workloads" else selector
+                yield Watched(resource, objects, namespace, own, is_needed=False)
+        for entry in entries(inventory, health):
+            sink = NodeSink(inventory, entry.kind, entry.put, entry.drop, on_room_change, entry.keep)
+            yield Watched(entry.resource, sink, is_needed=entry.needed)
+
+    def _on_pod(self, sight: PodSight) -> None:
+        book = self._books.get(sight.run)
+        if book is None:
+            self._orphans.put(sight)
+            return
+        if book.note(sight):
+            self._look_at(sight.run)
+
+    def _on_pod_gone(self, sight: PodSight) -> None:
+        self._orphans.drop(sight)
+        book = self._books.get(sight.run)
+        if book is not None:
+            if sight.uid not in book.ours:
+                self._doubt(sight.namespace)
+            book.lose(sight)
+            self._look_at(sight.run)
+
+    def _on_anchor(self, obj: dict[str, Any]) -> None:
+        run = obj["metadata"]["name"]
+        if run in self._books or self._is_known(run):
+            return
+        try:
+            record = read_record(obj)
+            facts = facts_of(record.start)
+        except (UnreadableAnchorError, ValidationError) as error:
+            log.error("%s", error)  # noqa: TRY400 - the words are the whole of it
+            return
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("anchor", error, run=run)
+            return
+        self._on_found(record, facts)
+
+    def _on_anchor_gone(self, obj: dict[str, Any]) -> None:
+        book = self._books.get(obj["metadata"]["name"])
+        if book is not None and book.record.uid == obj["metadata"]["uid"]:
+            self._lose_anchor(book)
+            self._look_at(book.run)
+
+    def _on_object(self, obj: dict[str, Any]) -> None:
+        run = self._placement.run_of(obj)
+        book = None if run is None else self._books.get(run)
+        if book is not None:
+            book.objects[obj["metadata"]["uid"]] = obj
+            self._look_at(book.run)
+
+    def _on_object_gone(self, obj: dict[str, Any]) -> None:
+        for book in self._books.values():
+            if book.objects.pop(obj["metadata"]["uid"], None) is not None:
+                self._look_at(book.run)

@@ -1,0 +1,303 @@
+"""`Outputs`: what members have written, by offset, though an API server tells only the whole log of one pod.
+
+The log of a member that somebody reads is followed into memory: its last part, and how much there was before it. A member that was
+started again has had several pods, one for each of its *lives*: offsets go on over them, so that a reader who knows how far they have
+got misses nothing. Within a life they count from what the API server still has: a node keeps some 10 MiB of a container's output.
+
+What is read faster than it can be passed on is not read on: the node keeps it. Only when the reader stays away is it dropped.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import KubeError, RefusedError
+from trainmaster_agent.kube.paths import PODS
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.runtime.port import LogSlice
+
+log = logging.getLogger(__name__)
+
+_KEPT = 1 << 18
+"""Bytes of a member's last output in memory."""
+_KEPT_OF_EARLIER_LIVES = 1 << 16
+"""Of them, what stays of a member's earlier lives when nobody reads it any more: no node has these."""
+_MOST = 256
+"""Members whose output is followed at the same time; the one that was read longest ago goes."""
+_MOST_PARKED = 512
+"""Members of whose earlier lives something is kept though nobody reads them."""
+_AHEAD = 3 * _KEPT // 4
+"""Bytes by which a follower may be behind before no more is read."""
+_PIECE = 1 << 16
+_PATIENCE_WITH_READERS = 5.0
+"""Seconds after its last read for which a follower is waited for."""
+_IDLE_SECONDS = 60.0
+_SILENCE = 3600.0
+_FIRST_WAIT = 2.0
+"""Seconds that a reader waits for the first bytes, or for the rest of what an ended member has written."""
+_LAST_LIFE_SECONDS = 2.0
+"""How long the next life of a member waits for the output of the one before it."""
+_TRIES = 3
+_PAUSE = 0.5
+_UNABLE = re.compile(
+    rb"\s*(unable to retrieve container logs for [a-z0-9.-]+://[0-9a-f]*"
+    rb"|failed to try resolving symlinks in path \"/var/log/pods/[^\"\n]*\": [^\n]*)\s*"
+)
+"""What a kubelet says, with status 200 and in place of output, of a container or a file that it no longer finds."""
+_LONGEST_UNABLE = 2000
+_BEGINNINGS = (b"unable to retrieve container logs for ", b"failed to try resolving symlinks in path ")
+
+Key = tuple[str, str, int]
+"""Run, role and index of a member."""
+
+
+class OutputGoneError(Exception):
+    """The node says that it no longer has the output."""
+
+
+@dataclass(slots=True)
+class Spool:
+    """The last output of one member. ``life`` is the uid of the pod whose output comes now, empty while none does."""
+
+    begin: int = 0
+    """Offset of the first byte that is kept."""
+    data: bytearray = field(default_factory=bytearray)
+    life: str = ""
+    life_begin: int = 0
+    """Offset at which the output of this life begins."""
+    over: bool = False
+    """The output of this life has ended."""
+    task: "asyncio.Task[None] | None" = None
+    read_at: float = 0.0
+    followed_at: float = -1e9
+    """When a follower last read, and (``read_to``) up to where the one that is furthest has."""
+    read_to: int = 0
+    hurried: bool = False
+    """No follower is waited for any more."""
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data)
+
+    def add(self, chunk: bytes) -> None:
+        self.data += chunk
+        extra = len(self.data) - _KEPT
+        if extra > 0:
+            del self.data[:extra]
+            self.begin += extra
+        self.fresh.set()
+
+    def end_life(self, pod: PodSight) -> None:
+        """Note that nothing follows of this pod, unless another one has followed it."""
+        if self.life == pod.uid:
+            self.over = True
+
+    async def pace(self) -> None:
+        """Wait while a follower is at work and far behind."""
+        while not self.hurried and self.end - self.read_to > _AHEAD:
+            left = self.followed_at + _PATIENCE_WITH_READERS - time.monotonic()
+            if left <= 0:
+                return
+            self.taken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self.taken.wait()
+
+    def slice(self, offset: int, limit: int, *, over: bool, follows: bool = False) -> LogSlice:
+        """A part of what is kept. ``follows``: the reader comes for what is behind it, too."""
+        start = self.end + offset if offset < 0 else offset
+        start = min(max(start, self.begin), self.end)
+        data = bytes(self.data[start - self.begin : start - self.begin + limit])
+        if follows:
+            self.read_to = max(self.read_to, start + len(data))
+            self.followed_at = time.monotonic()
+            self.taken.set()
+        return LogSlice(start, data, over and start + len(data) == self.end)
+
+    def park(self) -> bool:
+        """Keep only the end of earlier lives, which no node has; whether there is anything."""
+        del self.data[max(0, self.life_begin - self.begin) :]
+        extra = len(self.data) - _KEPT_OF_EARLIER_LIVES
+        if extra > 0:
+            del self.data[:extra]
+            self.begin += extra
+        self.life, self.task, self.over = "", None, False
+        return bool(self.data)
+
+
+class Outputs:
+    """All spools of one agent."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._spools: dict[Key, Spool] = {}
+        self._parked: dict[Key, Spool] = {}
+
+    async def read(self, pod: PodSight, offset: int, limit: int, *, said: int = 0) -> LogSlice:
+        """A part of a member's output. ``pod`` is its present life; ``said``: bytes of the earlier ones, if not known here."""
+        ended = pod.is_over
+        is_new = (spool := self._spools.get(key_of(pod))) is None or spool.life != pod.uid
+        spool = self.follow(pod, ended=ended, said=said)
+        follows = offset >= 0 or not ended
+        if follows:
+            spool.followed_at = time.monotonic()
+        if offset < 0 and ended:
+            await self._wait(spool, lambda: spool.over)
+            spool.hurried = (
+                True  # this is the tail that is kept for good: a follower may miss something, and is told so
+            )
+            spool.taken.set()
+            await self._wait(spool, lambda: spool.over)
+        elif ended:
+            enough = min(limit, _AHEAD // 2)
+            await self._wait(spool, lambda: spool.over or spool.end - offset >= enough)
+        elif is_new:
+            await self._wait(spool, lambda: spool.over or bool(spool.data))
+        return spool.slice(offset, limit, over=spool.over, follows=follows)
+
+    def kept(self, key: Key, offset: int, limit: int) -> LogSlice | None:
+        """What is in memory of a member whose pod may be gone by now."""
+        spool = self._spools.get(key) or self._parked.get(key)
+        return None if spool is None else spool.slice(offset, limit, over=True)
+
+    def follow(self, pod: PodSight, *, ended: bool, said: int = 0) -> Spool:
+        """Begin to keep what a pod writes."""
+        key, now = key_of(pod), time.monotonic()
+        spool = self._spools.get(key)
+        if spool is None:
+            self._make_room(now)
+            spool = self._parked.pop(key, None) or Spool(begin=said, life_begin=said, read_to=said)
+            self._spools[key] = spool
+        if spool.life != pod.uid:
+            before, spool.life, spool.over = spool.task, pod.uid, False
+            spool.task = asyncio.create_task(self._next_life(spool, before, pod, ended=ended))
+        elif spool.task is not None and spool.task.done() and not spool.over:
+            # The connection broke: what has come of this life before is there already.
+            spool.task = asyncio.create_task(self._fill(spool, pod, ended=ended, skip=spool.end - spool.life_begin))
+        spool.read_at = now
+        return spool
+
+    async def finish(self, pod: PodSight, *, said: int = 0) -> int:
+        """Read the output of a life that has ended, as far as that is quick; the offset at which the next one begins."""
+        spool = self.follow(pod, ended=True, said=said)
+        await self._wait(spool, lambda: spool.over)
+        return spool.end
+
+    def end_of(self, key: Key) -> int | None:
+        """Where the output of a member ends now; None where nothing is known of it."""
+        spool = self._spools.get(key) or self._parked.get(key)
+        return None if spool is None else spool.end
+
+    async def close(self) -> None:
+        tasks = [spool.task for spool in self._spools.values() if spool.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._spools.clear()
+        self._parked.clear()
+
+    def forget(self, run: str) -> None:
+        """Drop all that is kept of a run."""
+        for key in [key for key in self._spools if key[0] == run]:
+            _cancel(self._spools.pop(key))
+        for key in [key for key in self._parked if key[0] == run]:
+            del self._parked[key]
+
+    async def _wait(self, spool: Spool, is_so: Callable[[], bool]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_WAIT):
+                while not is_so():
+                    spool.fresh.clear()
+                    await spool.fresh.wait()
+
+    def _make_room(self, now: float) -> None:
+        idle = [key for key, spool in self._spools.items() if now - spool.read_at > _IDLE_SECONDS]
+        if not idle and len(self._spools) >= _MOST:
+            idle = [min(self._spools, key=lambda key: self._spools[key].read_at)]
+        for key in idle:
+            spool = self._spools.pop(key)
+            _cancel(spool)
+            if spool.park():
+                self._parked[key] = spool
+        while len(self._parked) > _MOST_PARKED:
+            del self._parked[next(iter(self._parked))]
+
+    async def _next_life(
+        self, spool: Spool, before: "asyncio.Task[None] | None", pod: PodSight, *, ended: bool
+    ) -> None:
+        """First what is still to come of the life before, whose pod has gone; then what this one says."""
+        if before is not None and not before.done():
+            await asyncio.wait({before}, timeout=_LAST_LIFE_SECONDS)
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+        spool.over, spool.hurried, spool.life_begin = False, False, spool.end
+        await self._fill(spool, pod, ended=ended, skip=0)
+
+    async def _fill(self, spool: Spool, pod: PodSight, *, ended: bool, skip: int) -> None:
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    await self._read_once(spool, pod, ended=ended, skip=skip)
+                except OutputGoneError as error:
+                    log.info("%s: %s", pod.name, error, extra={"run_id": pod.run})
+                    if attempt + 1 < _TRIES:
+                        await asyncio.sleep(_PAUSE)  # a kubelet that has just started says so too
+                        continue
+                spool.end_life(pod)
+                return
+        except RefusedError as error:
+            # The pod, its node or its output is gone: what there is, is all.
+            log.info("no more output of pod %s: %s", pod.name, error)
+            spool.end_life(pod)
+        except KubeError as error:
+            log.info("the output of pod %s cannot be read now: %s", pod.name, error)
+            if ended:
+                spool.end_life(pod)
+        finally:
+            spool.fresh.set()
+
+    async def _read_once(self, spool: Spool, pod: PodSight, *, ended: bool, skip: int) -> None:
+        """Raises OutputGoneError where the kubelet's excuse comes in place of output; KubeError."""
+        query = {"container": pod.container}
+        if not ended:
+            query["follow"] = "true"
+        held: bytes | None = b""
+        """What may still turn out to be an excuse."""
+        async with self._api.stream(PODS.path(pod.namespace, pod.name, "log"), query, silence=_SILENCE) as body:
+            async for piece in body.iter_chunked(_PIECE):
+                chunk = piece
+                if held is not None:
+                    held += chunk
+                    if _may_be_excuse(held):
+                        continue
+                    chunk, held = held, None
+                if skip:
+                    chunk, skip = chunk[skip:], max(0, skip - len(chunk))
+                if chunk:
+                    spool.add(chunk)
+                    await spool.pace()
+        if held and _UNABLE.fullmatch(held):
+            raise OutputGoneError(held.decode(errors="replace").strip())
+        if held:
+            spool.add(held[skip:])
+
+
+def key_of(pod: PodSight) -> Key:
+    return pod.run, pod.role, pod.index
+
+
+def _may_be_excuse(text: bytes) -> bool:
+    start = text.lstrip()
+    return len(text) <= _LONGEST_UNABLE and any(start.startswith(one[: len(start)]) for one in _BEGINNINGS)
+
+
+def _cancel(spool: Spool) -> None:
+    if spool.task is not None:
+        spool.task.cancel()

@@ -1,0 +1,218 @@
+"""The record of a run: what its anchor holds, a ConfigMap of the run's own name in the agent's namespace.
+
+It has the whole specification, variables with it, so it is never in a namespace of jobs: a pod can mount any ConfigMap of its own
+namespace, and none of another one.
+
+``start`` is written once. ``progress`` changes when something is decided that the pods themselves cannot tell an agent that starts
+anew: a stop, other sizes, restarts, the verdict. Each write names the resource version that it changes, so that an agent whose Lease
+has passed to another one cannot write over what that one wrote.
+"""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from trainmaster.protocol.agent import RunEnd, StartRun, StopRun
+from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.pods import LABEL_RUN, moment
+
+LABEL_AGENT = "trainmaster.dev/agent"
+LABEL_JOB = "trainmaster.dev/job"
+LABEL_ANCHOR = "trainmaster.dev/anchor"
+ALIVE, TOMBSTONE, MOVED = "true", "over", "moved"
+"""Values of the anchor's label: the second once the end of the run is told, and all of it but the anchor may go. The third is that of
+an emptied anchor of an older release, in the namespace of the jobs: it owns the pods that were made under it."""
+ACCEPTED_AT = "trainmaster.dev/accepted-at"
+"""The annotation of an anchor that was moved: when the older one was created, in the words of the API server."""
+MANAGED_BY = ("app.kubernetes.io/managed-by", "trainmaster")
+
+_PLAIN = 200_000
+"""Bytes of a specification up to which it is stored as people can read it; a ConfigMap holds 1 MiB."""
+
+
+Again = tuple[float, str]
+
+
+class UnreadableAnchorError(Exception):
+    """A ConfigMap with our labels does not hold a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the run ends. Its members may still have to leave."""
+
+    state: RunState
+    message: str = ""
+    end: RunEnd | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        end = None if self.end is None else self.end.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return {"state": self.state, "message": self.message, "end": end}
+
+    @staticmethod
+    def read(data: Mapping[str, Any]) -> "Verdict":
+        end = None if data.get("end") is None else RunEnd.model_validate(data["end"])
+        return Verdict(RunState(data["state"]), data.get("message", ""), end)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was decided since the run was accepted. Times are seconds of the epoch."""
+
+    generation: int = 1
+    sizes: dict[str, int] | None = None
+    """Members by role, once it was resized."""
+    created: bool = False
+    """Whether all members of this round have been created: one that is missing from then on was taken away."""
+    round: int = 0
+    """Rises when all members are replaced; their pods carry it."""
+    gang_restarts: int = 0
+    not_before: float = 0.0
+    """When the members of this round may be created."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """By member (``role-index``)."""
+    again: dict[str, Again] = field(default_factory=dict)
+    """Members that are to be created again: not before when, and the uid of the pod whose end was judged."""
+    done: list[str] = field(default_factory=list)
+    """Members that have succeeded and whose pods are gone."""
+    said: dict[str, int] = field(default_factory=dict)
+    """By member: bytes of output of its earlier lives, as far as somebody has read it. Offsets of the next life begin there."""
+    running_since: float | None = None
+    not_told: dict[str, str] = field(default_factory=dict)
+    """By member: why it could not be told to save its state."""
+    stop: StopRun | None = None
+    stopped_at: float = 0.0
+    verdict: Verdict | None = None
+    ended_at: float | None = None
+    """Set once every member is gone: the run is over."""
+
+    def dump(self) -> str:
+        """Compact JSON without what is as it was in the beginning."""
+        data = {name: getattr(self, name) for name in _PLAIN_FIELDS if getattr(self, name) != getattr(_FRESH, name)}
+        if self.stop is not None:
+            data["stop"] = self.stop.model_dump(mode="json", by_alias=True)
+        if self.verdict is not None:
+            data["verdict"] = self.verdict.to_json()
+        return orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
+
+    @staticmethod
+    def load(text: str) -> "Progress":
+        data = orjson.loads(text)
+        progress = Progress(**{name: data[name] for name in _PLAIN_FIELDS if name in data})
+        progress.again = {name: (at, uid) for name, (at, uid) in progress.again.items()}
+        if data.get("stop"):
+            progress.stop = StopRun.model_validate(data["stop"])
+        if data.get("verdict"):
+            progress.verdict = Verdict.read(data["verdict"])
+        return progress
+
+
+_PLAIN_FIELDS = (
+    "generation",
+    "sizes",
+    "created",
+    "round",
+    "gang_restarts",
+    "not_before",
+    "restarts",
+    "again",
+    "done",
+    "said",
+    "not_told",
+    "running_since",
+    "stopped_at",
+    "ended_at",
+)
+_FRESH = Progress()
+
+
+@dataclass(slots=True)
+class Record:
+    """A run as its anchor holds it."""
+
+    start: StartRun
+    namespace: str
+    """Where its members are; the record itself is in the agent's namespace."""
+    term: int
+    """Of the agent that accepted it; sequence numbers count from there."""
+    progress: Progress = field(default_factory=Progress)
+    uid: str = ""
+    version: str = ""
+    accepted_at: float = 0.0
+    owner_uid: str = ""
+    """Of the namespace of its members; empty while that is not known."""
+    was_moved: bool = False
+    """Whether an older release made its anchor, of which an emptied one is still in the namespace of its members."""
+
+    def to_config_map(self, agent: str, home: str) -> dict[str, Any]:
+        """Return the anchor as it is first written; ``home`` is the agent's namespace."""
+        run = self.start
+        raw = orjson.dumps(run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": run.run,
+                "namespace": home,
+                "labels": {**run_labels(agent, run), LABEL_ANCHOR: ALIVE},
+            },
+            "data": {"term": str(self.term), "namespace": self.namespace, "progress": self.progress.dump()},
+        }
+        if len(raw) <= _PLAIN:
+            body["data"]["start"] = raw.decode()
+        else:
+            body["binaryData"] = {"start.z": base64.b64encode(zlib.compress(raw)).decode()}
+        return body
+
+    def owner(self) -> dict[str, Any]:
+        """Return the ownerReference of what is made for the run: the namespace that it is in.
+
+        An owner has to be in the same namespace or in none, and one for each run would be one more write for each. What is left of
+        runs that are over is removed by the agent. ``controller`` tells ``kubectl drain`` that the pod is somebody's; without it a
+        drain refuses. ``blockOwnerDeletion`` is left out: setting it takes permission to change the owner's finalizers, and nothing
+        waits for dependents here.
+        """
+        return {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "name": self.namespace,
+            "uid": self.owner_uid,
+            "controller": True,
+        }
+
+    def take(self, stored: Mapping[str, Any]) -> None:
+        """Note how the API server has stored it."""
+        metadata = stored["metadata"]
+        self.uid, self.version = metadata["uid"], metadata["resourceVersion"]
+        moved = (metadata.get("annotations") or {}).get(ACCEPTED_AT)
+        self.was_moved = moved is not None
+        self.accepted_at = moment(moved or metadata.get("creationTimestamp")) or self.accepted_at
+
+
+def run_labels(agent: str, run: StartRun) -> dict[str, str]:
+    """What every object of a run carries."""
+    return {MANAGED_BY[0]: MANAGED_BY[1], LABEL_AGENT: agent, LABEL_RUN: run.run, LABEL_JOB: run.job}
+
+
+def read_record(config_map: Mapping[str, Any]) -> Record:
+    """The record in an anchor. Raises UnreadableAnchorError."""
+    metadata, data = config_map["metadata"], config_map.get("data") or {}
+    try:
+        plain = data.get("start")
+        raw = plain.encode() if plain else zlib.decompress(base64.b64decode(config_map["binaryData"]["start.z"]))
+        record = Record(
+            start=StartRun.model_validate_json(raw),
+            namespace=data["namespace"],
+            term=int(data["term"]),
+            progress=Progress.load(data.get("progress") or "{}"),
+        )
+    except (KeyError, TypeError, ValueError, ValidationError, zlib.error) as error:
+        where = f"{metadata['namespace']}/{metadata['name']}"
+        raise UnreadableAnchorError(f"ConfigMap {where} does not hold a run: {error}") from error
+    record.take(config_map)
+    return record

@@ -1,0 +1,676 @@
+"""`KubernetesRuntime`: the runtime port over one Kubernetes cluster.
+
+One event loop owns all books. Watches and calls of the port mark runs as to be looked at; workers look, a run at a time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from trainmaster.protocol.agent import CapacityReport, ReportedAdmission, ResizeRun, RunEnd, StartRun, StopRun
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.capacity.quotas import Quotas
+from trainmaster_agent.containment import contain
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import (
+    KubeError,
+    RefusedError,
+    UnavailableError,
+)
+from trainmaster_agent.kube.lease import LeaseKeeper, LeaseLostError
+from trainmaster_agent.kube.paths import (
+    CONFIG_MAPS,
+    SERVICES,
+    Resource,
+)
+from trainmaster_agent.kube.watch import Watch
+from trainmaster_agent.placement.choose import choose, detect, probe_native
+from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.runtime.kubernetes.anchors import Anchors
+from trainmaster_agent.runtime.kubernetes.book import Book, first_status
+from trainmaster_agent.runtime.kubernetes.burial import Burial
+from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
+from trainmaster_agent.runtime.kubernetes.crew import Crew
+from trainmaster_agent.runtime.kubernetes.facts import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.intake import Intake
+from trainmaster_agent.runtime.kubernetes.lacks import what_lacks
+from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
+from trainmaster_agent.runtime.kubernetes.manifests import roster_name
+from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
+from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
+from trainmaster_agent.runtime.kubernetes.observer import Observer
+from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
+from trainmaster_agent.runtime.kubernetes.orphans import Orphans, Records
+from trainmaster_agent.runtime.kubernetes.output import Outputs
+from trainmaster_agent.runtime.kubernetes.record import (
+    LABEL_AGENT,
+    Record,
+    Verdict,
+)
+from trainmaster_agent.runtime.kubernetes.room import Room
+from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
+from trainmaster_agent.runtime.kubernetes.worklist import Worklist
+from trainmaster_agent.runtime.news import News
+from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 48
+_FIRST_BACK_OFF, _MOST_BACK_OFF = 0.2, 5.0
+_TICK_SECONDS = 0.2
+_MOST_ERRORS = 5
+"""Unexpected errors in a row after which a run with pods is failed; one without pods is failed at the first."""
+_AWAY_SECONDS = 8.0
+"""After so long without an answer of the API server the dispatcher is told to send nothing."""
+_LIST_PATIENCE = 120.0
+
+
+class KubernetesRuntime:
+    """Members are pods. ``clock`` must be the one that ``renew`` is told the time of."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        config: KubernetesCluster,
+        *,
+        namespace: str,
+        clock: Callable[[], float],
+        identity: str | None = None,
+    ) -> None:
+        """``namespace`` is the agent's own, where its Lease and the records are. Raises RecordsExposedError if jobs run there."""
+        self._home = config.home(namespace)
+        self._api = api
+        self._config = config
+        self._clock = clock
+        lease = config.lease
+        self.lease = LeaseKeeper(
+            api,
+            lease.namespace or namespace,
+            lease.name or f"trainmaster-agent-{config.cluster}",
+            identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+            parse_duration(lease.duration),
+        )
+        self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
+        self._anchors = Anchors(api, self.lease, self._home, parse_duration(lease.duration))
+        self._records = Records(api, self._home)
+        self._older = OlderAnchors(api, self.lease, config.cluster, self._home)
+        self._quotas = Quotas()
+        self._room = Room(self.inventory)
+        self._outputs = Outputs(api)
+        self._placement: Placement | None = None
+        self._crew: Crew | None = None
+        self._tombstone = parse_duration(config.tombstone)
+        self._books: dict[str, Book] = {}
+        self._namespaces = self._make_namespaces()
+        self._orphans = Orphans(api, self.lease, self._records)
+        self._burial = self._make_burial()
+        self._statuses: dict[str, RunStatus] = {}
+        self._accepting: dict[str, asyncio.Task[None]] = {}
+        self._intake = self._make_intake()
+        self._worklist = Worklist(self._is_new)
+        self._changed = News()
+        self._node_health = NodeHealth()
+        self._room_changed = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._watches: list[Watch] = []
+        self._holder = ""
+        self._place = ""
+        self._renewed_at: float | None = None
+        self._report_version = -1
+        self._told_closed = ""
+        """Why nothing can be started here, as far as it was reported."""
+        self.is_ready = False
+
+    # -- the port
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    @property
+    def place(self) -> str:
+        """The identity of the Kubernetes cluster; empty where the agent may not read it."""
+        return self._place
+
+    async def open(self) -> None:
+        """Waits until this replica is the one that acts; then reads all that there is. Raises KubeError.
+
+        Raises PlacementUnavailableError where the cluster has not the scheduler that the configuration names. Where it raises,
+        ``close`` has to follow; then it may be called again.
+        """
+        await self.lease.acquire()
+        self._tasks.append(asyncio.create_task(self.lease.keep(), name="lease"))
+        self._place = await identity_of_cluster(self._api)
+        try:
+            await self._namespaces.look()
+        except KubeError as error:
+            if not self._namespaces.existing:
+                raise
+            log.warning("not all namespaces for jobs can be read: %s", error)
+        if not self._namespaces.existing:
+            raise UnavailableError(self._namespaces.lacks)
+        moving, over = await self._older.find(self._namespaces.existing)
+        earlier = self._namespaces.uid(self._config.job_namespaces[0]) if moving or over else ""
+        self._holder = await self._anchors.identity(self._config.cluster, earlier)
+        self._records.holder = self._holder
+        for namespace, name in moving:
+            try:
+                await self._older.move(namespace, name, replaces=True)
+            except KubeError:
+                raise
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("older anchor", error, run=name)
+        self._placement = await self._choose_placement()
+        self._crew = self._make_crew(self._placement)
+        self._watch_all(self._placement)
+        async with asyncio.timeout(_LIST_PATIENCE):
+            await asyncio.gather(*(watch.listed.wait() for watch in self._watches if watch.is_needed))
+        self.inventory.report()
+        await self._burial.take_over(over)
+        await self.lease.raise_term(max((book.record.term for book in self._books.values()), default=0))
+        for book in self._books.values():
+            book.status = first_status(book.record, self.lease.term)
+            self._statuses[book.run] = book.status
+        await self._look_at_all_once()
+        for number in range(_WORKERS):
+            self._tasks.append(asyncio.create_task(self._work(), name=f"worker-{number}"))
+        self._tasks.append(asyncio.create_task(self._tick(), name="tick"))
+        self._tasks.append(asyncio.create_task(self._burial.run(), name="burial"))
+        self._tasks.append(asyncio.create_task(self._namespaces.run(), name="namespaces"))
+        orphans = self._orphans.run(self._books.__contains__, self._is_served)
+        self._tasks.append(asyncio.create_task(orphans, name="orphans"))
+        clearing = self._leftovers(self._placement).run(
+            lambda: self._namespaces.existing, self._is_known, self._is_served
+        )
+        self._tasks.append(asyncio.create_task(clearing, name="leftovers"))
+        self.is_ready = True
+        await self.lease.confirm()  # reading may have taken long, and who does not act must not call the dispatcher
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        tasks = [*self._tasks, *self._accepting.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outputs.close()
+        if self.lease.is_valid():
+            await self._burial.close()
+        await self.lease.release()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        """What is in memory is a copy, and is built anew by the next ``open``."""
+        self.is_ready = False
+        for memory in (self._books, self._statuses, self._accepting, self._timers):
+            memory.clear()
+        self._tasks.clear()
+        self._watches.clear()
+        self._worklist = Worklist(self._is_new)
+        self._namespaces = self._make_namespaces()
+        self._intake = self._make_intake()
+        self._orphans = Orphans(self._api, self.lease, self._records)
+        self._burial = self._make_burial()
+        self._quotas = Quotas()
+        self._room = Room(self.inventory)
+        self._node_health = NodeHealth()
+        self._placement = self._crew = None
+
+    async def watch_over(self) -> None:
+        """Return never; raises what makes this replica unfit to act, of it LeaseLostError."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def capacity(self) -> CapacityReport:
+        found = self.inventory.report()
+        if found.version != self._report_version:
+            self._report_version = found.version
+            for book in self._books.values():
+                if book.pods and not book.status.state.is_terminal:
+                    self._report_only(book)  # places are told with the groups that they are in
+        placement, self._told_closed = self._placement, self._closed()
+        capabilities = set(placement.capabilities) if placement is not None else set()
+        capabilities |= {"gangRestart", "maxPerNode", "memberRestart", "podTemplate", "successRole"}
+        if self._config.checkpoint:
+            capabilities.add("checkpoint")
+        return CapacityReport(
+            groups=found.groups,
+            runtime="kubernetes",
+            scheduler="" if placement is None else placement.name,
+            capabilities=tuple(sorted(capabilities)),
+            pools=found.pools,
+            start_seconds=parse_duration(self._config.patience.start),
+            datasets=self._config.datasets,
+            not_counted=found.not_counted,
+            admission=ReportedAdmission(
+                needs_image=True, policy=self._config.admission, queues=self._config.admissions
+            ),
+            closed=self._told_closed,
+        )
+
+    def held(self) -> dict[str, RunStatus]:
+        """The same mapping each time, brought up to date."""
+        return self._statuses
+
+    async def start(self, run: StartRun) -> None:
+        """Raises RuntimeAwayError when the API server does not take the record now."""
+        if run.run in self._statuses:
+            return
+        task = self._accepting.get(run.run)
+        if task is None:
+            task = self._accepting[run.run] = asyncio.create_task(self._accept(run))
+        await asyncio.shield(task)
+
+    async def stop(self, stop: StopRun) -> None:
+        """Raises RuntimeAwayError where the run may have been recorded, and the API server does not tell now whether it was."""
+        if (task := self._accepting.get(stop.run)) is not None:
+            await asyncio.wait((task,))
+        if stop.run in self._intake.unsure:
+            # Its record may still come true. So it is made certain that there is one, and that one is stopped.
+            await self.start(self._intake.unsure[stop.run])
+        book = self._books.get(stop.run)
+        if book is None or book.status.state.is_terminal:
+            return
+        if stop.generation < book.record.progress.generation:
+            return
+        for known in (book.wished_stop, book.record.progress.stop):
+            if known is not None and (stop.generation, -stop.longest) <= (known.generation, -known.longest):
+                return
+        book.wished_stop = stop
+        self._look_at(stop.run)
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        """Pods carry the name of their cluster's agent; two installations must not use one cluster under one name."""
+        if stop.run in self._accepting or stop.run in self._books or stop.run in self._intake.unsure:
+            return False
+        return await no_pods_of(self._api, self.lease, self._config.cluster, stop)
+
+    async def resize(self, resize: ResizeRun) -> None:
+        if (task := self._accepting.get(resize.run)) is not None:
+            await asyncio.wait((task,))
+        book = self._books.get(resize.run)
+        if book is None or book.status.state.is_terminal or book.wished_stop is not None:
+            return
+        known = book.wished_resize
+        if book.record.progress.stop is None and (known is None or resize.generation > known.generation):
+            book.wished_resize = resize
+            self._look_at(resize.run)
+
+    async def forget(self, run: str) -> None:
+        status = self._statuses.get(run)
+        if status is None or not status.state.is_terminal:
+            return
+        del self._statuses[run]
+        book = self._books.pop(run, None)
+        if book is None:
+            return
+        self._room.drop(run)
+        self._crew_now.opening.waiting.pop(run, None)
+        self._cancel_timer(run)
+        self._outputs.forget(run)
+        try:
+            objects = self._objects_of(book)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("objects", error, run=run)
+            objects = self._usual_objects_of(book)
+        self._burial.bury(book, objects)
+
+    async def renew(self, asked_at: float) -> None:
+        if self._renewed_at is None or asked_at > self._renewed_at:
+            self._renewed_at = asked_at
+            for book in self._books.values():
+                if book.record.start.disconnect_seconds is not None and not book.status.state.is_terminal:
+                    self._look_at(book.run)
+
+    async def wait_changed(self, timeout: float) -> bool:
+        return await self._changed.taken_within(timeout)
+
+    async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
+        book = self._books[run]
+        pod = book.pods.get((role, index))
+        if pod is not None and pod.has_started:
+            said = book.record.progress.said.get(f"{role}-{index}", 0)
+            return await self._outputs.read(pod, offset, limit, said=said)
+        kept = self._outputs.kept((run, role, index), offset, limit)
+        if kept is not None:
+            return kept
+        if (role, index) not in book.facts.wanted(book.sizes):
+            raise KeyError(f"run {run} has no member {role}-{index}")
+        return LogSlice(0, b"", book.status.state.is_terminal)
+
+    # -- accepting
+
+    async def _accept(self, run: StartRun) -> None:
+        try:
+            await self._accept_once(run)
+        finally:
+            del self._accepting[run.run]
+
+    async def _accept_once(self, run: StartRun) -> None:
+        namespace = self._config.namespace_of(run.queue)
+        try:
+            facts = facts_of(run)
+        except ValidationError as error:
+            message = f"this agent does not understand the job: {error.errors()[0]['msg']}"
+            end = RunEnd(category=FailureCategory.CONFIG, message=message)
+            self._refuse(run, RunState.RETURNED, message, end)
+            return
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            message = f"the agent cannot handle this run: {contain('accept', error, run=run.run)}"
+            self._refuse(run, RunState.FAILED, message, RunEnd(category=FailureCategory.CONFIG, message=message))
+            return
+        if namespace not in self._config.job_namespaces:
+            message = (
+                f"queue {run.queue} has no namespace in this cluster: its agent may not use {namespace}; "
+                "an admin of the cluster adds it, as with `queues` of the agent's chart"
+            )
+            self._refuse(run, RunState.RETURNED, message)
+            return
+        try:
+            record = await self._intake.record(run, namespace)
+        except RuntimeAwayError:
+            raise
+        except Exception as error:
+            # Its record may have been stored, so it may not be called off.
+            self._intake.unsure[run.run] = run
+            raise RuntimeAwayError(
+                f"run {run.run} could not be recorded: {contain('record', error, run=run.run)}"
+            ) from error
+        if isinstance(record, Verdict):
+            self._refuse(run, record.state, record.message)
+            return
+        book = self._books.get(run.run)
+        if book is None:
+            book = self._take_up(record, facts, time.monotonic())
+        self._statuses[run.run] = book.status
+        self._changed.set()
+        self._look_at(run.run)
+
+    def _refuse(self, run: StartRun, state: RunState, message: str, end: RunEnd | None = None) -> None:
+        """A run for which there can be no record. It is told again as long as the dispatcher asks for it."""
+        self._statuses[run.run] = RunStatus(run.run, run.generation, 1, state, message, end)
+        self._changed.set()
+
+    # -- looking at runs
+
+    @property
+    def _crew_now(self) -> Crew:
+        if self._crew is None:
+            raise RuntimeError("the runtime is not open")
+        return self._crew
+
+    def _look_at(self, run: str) -> None:
+        self._worklist.add(run)
+
+    def _is_new(self, run: str) -> bool:
+        book = self._books.get(run)
+        return book is None or book.prepared < 0
+
+    async def _work(self) -> None:
+        while True:
+            run = await self._worklist.take()
+            try:
+                book = self._books.get(run)
+                if book is not None:
+                    await self._settle(book)
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain("worker", error, run=run)
+                asyncio.get_running_loop().call_later(_MOST_BACK_OFF, self._look_at, run)
+            finally:
+                self._worklist.done(run)
+
+    async def _settle(self, book: Book) -> None:
+        pause = None
+        try:
+            await self._crew_now.settle(book)
+            book.retries = book.errors = 0
+        except KubeError as error:
+            pause = self._refused_pause(book, error)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            pause = await self._contain(book, error)
+        self._set_timer(book, pause)
+
+    def _refused_pause(self, book: Book, error: KubeError) -> float:
+        """Return how long to wait after the API server did not let a step be taken."""
+        if isinstance(error, LeaseLostError):
+            log.warning("run %s is left alone: %s", book.run, error, extra={"run_id": book.run})
+            return _MOST_BACK_OFF
+        level = logging.INFO if isinstance(error, UnavailableError) else logging.WARNING
+        log.log(level, "run %s: %s", book.run, error, extra={"run_id": book.run})
+        return self._growing_pause(book)
+
+    def _growing_pause(self, book: Book) -> float:
+        pause: float = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**book.retries)
+        book.retries = min(book.retries + 1, 10)
+        return pause
+
+    async def _contain(self, book: Book, error: Exception) -> float:
+        """End a run whose handling raised, or return how long to wait before it is tried again.
+
+        A run at work is tried again a few times first: an error that passes must not cost its work. One that is stopping, or has
+        failed already, is tried for ever, and its message says what is in the way.
+        """
+        words = contain("run", error, run=book.run)
+        book.errors += 1
+        progress = book.record.progress
+        try:
+            if progress.verdict is None and progress.stop is None and (not book.pods or book.errors >= _MOST_ERRORS):
+                await self._crew_now.fail(book, words)
+                book.retries = 0
+                return 0.0
+            if book.show(f"the agent tries again after an error of its own: {words}"):
+                self._on_told(book)
+        except KubeError as refused:
+            return self._refused_pause(book, refused)
+        except Exception as again:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("fail", again, run=book.run)
+        return self._growing_pause(book)
+
+    def _set_timer(self, book: Book, pause: float | None) -> None:
+        self._cancel_timer(book.run)
+        at = book.next_look - time.time()
+        wait = at if pause is None else min(pause, at)
+        if wait < 1e8 and book.run in self._books:
+            loop = asyncio.get_running_loop()
+            self._timers[book.run] = loop.call_later(max(0.01, wait), self._look_at, book.run)
+
+    def _cancel_timer(self, run: str) -> None:
+        timer = self._timers.pop(run, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def _look_at_all_once(self) -> None:
+        """After a start: say of every run how it is, before anything is done."""
+        for book in self._books.values():
+            self._report_only(book)
+            self._look_at(book.run)
+
+    def _report_only(self, book: Book) -> None:
+        """Report how a run is; an error is left to the worker that acts on the run."""
+        try:
+            self._crew_now.look(book)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("look", error, run=book.run)
+            self._look_at(book.run)
+
+    async def _tick(self) -> None:
+        """Look again at runs on nodes that turned ready or not, and, oldest first, at gangs when there may be room."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            if self._node_health.turned:
+                turned = set(self._node_health.turned)
+                self._node_health.turned.clear()
+                for book in self._books.values():
+                    if any(pod.node in turned for pod in book.pods.values()):
+                        self._look_at(book.run)
+            if self._room_changed:
+                self._room_changed = False
+                waiting = self._crew_now.opening.waiting
+                for run in sorted(waiting, key=waiting.__getitem__):
+                    self._look_at(run)
+
+    def _is_starting(self) -> bool:
+        """Whether runs wait for their pods to be made."""
+        return bool(self._accepting) or len(self._worklist) > _WORKERS
+
+    def _on_told(self, book: Book) -> None:
+        self._statuses[book.run] = book.status
+        self._changed.set()
+
+    def _lost_at(self, book: Book) -> tuple[float, float] | None:
+        """When silence of the dispatcher makes a run stop, in seconds of the epoch, and the grace that its members then have."""
+        limit = book.record.start.disconnect_seconds
+        if limit is None or self._renewed_at is None:
+            return None
+        grace = max(1.0, float(int(min(book.facts.stop_grace, limit / 3) + 0.999)))
+        left = self._renewed_at + limit - grace - max(0.5, limit / 10) - self._clock()
+        return time.time() + left, grace
+
+    def _closed(self) -> str:
+        """Why nothing can be started here now."""
+        silent = self.lease.silent_for
+        if silent > _AWAY_SECONDS:
+            return f"the API server has not answered for {max(_AWAY_SECONDS, silent // 10 * 10):.0f} s"
+        if self._namespaces.lacks:
+            return self._namespaces.lacks
+        refused = next((watch.refused for watch in self._watches if watch.refused and watch.is_needed), "")
+        return f"the API server refuses: {refused}" if refused else ""
+
+    # -- what is watched
+
+    async def _choose_placement(self) -> Placement:
+        found = await detect(self._api)
+        if found.native is not None:
+            with contextlib.suppress(RefusedError):
+                kept = await probe_native(self._api, self._namespaces.existing[0], found.native)
+                found = replace(found, native_topology=kept)
+        placement = choose(self._config.placement, found)
+        log.info("gangs are placed by %s", placement.name)
+        return placement
+
+    def _make_crew(self, placement: Placement) -> Crew:
+        return Crew(
+            self._api,
+            self.lease,
+            self._config,
+            placement,
+            self._room,
+            self._outputs,
+            levels=self.inventory.level_labels,
+            products=self.inventory.products_of,
+            group_of=self.inventory.group_of,
+            look_over=lambda book: what_lacks(book, self._config, self._room, self._quotas),
+            anchors=self._anchors,
+            lost_at=self._lost_at,
+            unready=self._node_health.unready,
+            on_told=self._on_told,
+            doubt=self._namespaces.doubt,
+        )
+
+    def _make_namespaces(self) -> JobNamespaces:
+        return JobNamespaces(self._api, self._config.job_namespaces, self._on_namespace_gone)
+
+    def _make_intake(self) -> Intake:
+        closed = lambda: self._told_closed  # noqa: E731 - it is told anew with each report
+        return Intake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
+
+    def _make_burial(self) -> Burial:
+        return Burial(
+            self._api,
+            self.lease,
+            self._config.cluster,
+            self._home,
+            self._tombstone,
+            is_busy=self._is_starting,
+            is_gone=lambda namespace: self._namespaces.is_missing(namespace),
+        )
+
+    def _leftovers(self, placement: Placement) -> Leftovers:
+        resources = (CONFIG_MAPS, SERVICES, *placement.created)
+        return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
+
+    def _watch_all(self, placement: Placement) -> None:
+        observer = Observer(
+            self._config,
+            placement,
+            self._books,
+            self._orphans,
+            home=self._home,
+            look_at=self._look_at,
+            lose_anchor=self._anchors.lose,
+            is_known=self._is_known,
+            on_found=self._on_found,
+            doubt=self._namespaces.doubt,
+        )
+        sinks = observer.sinks(self.inventory, self._quotas, self._node_health, self._on_room_change)
+        for one in sinks:
+            watch = Watch(
+                self._api,
+                one.resource,
+                one.sink,
+                namespace=one.namespace,
+                selector=one.selector,
+                is_needed=one.is_needed,
+            )
+            self._watches.append(watch)
+            name = f"watch-{one.resource.plural}-{one.namespace or 'all'}"
+            self._tasks.append(asyncio.create_task(watch.run(), name=name))
+
+    def _on_room_change(self) -> None:
+        self._room_changed = True
+
+    def _is_served(self) -> bool:
+        """Whether the dispatcher has answered this agent. A second one with its key must not clear away what the first one runs."""
+        return self._renewed_at is not None
+
+    def _is_known(self, run: str) -> bool:
+        """Whether it is, or is about to be, in the books, or is over."""
+        return run in self._statuses or run in self._accepting or run in self._intake.unsure or self._burial.holds(run)
+
+    def _on_found(self, record: Record, facts: Facts) -> None:
+        """An anchor that this agent has not written."""
+        book = self._take_up(record, facts)
+        if self.is_ready:
+            # The agent before this one had sent it, and it came late.
+            self._on_told(book)
+            self._look_at(book.run)
+
+    def _take_up(self, record: Record, facts: Facts, read_at: float = -1e9) -> Book:
+        record.owner_uid = record.owner_uid or self._namespaces.uid(record.namespace)
+        book = Book(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
+        self._books[book.run] = book
+        for sight in self._orphans.take(book.run):
+            book.note(sight)
+        return book
+
+    def _on_namespace_gone(self, namespace: str) -> None:
+        for book in self._books.values():
+            if book.record.namespace == namespace:
+                book.namespace_is_gone = True
+                self._look_at(book.run)
+
+    def _objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
+        """What was created for a run beside its pods."""
+        if book.manifests is None:
+            return self._usual_objects_of(book)
+        return tuple((one.resource, one.body["metadata"]["name"]) for one in book.manifests.objects())
+
+    def _usual_objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
+        """What may have been created for a run of which no manifests were made, as its end was found."""
+        created = () if self._placement is None else self._placement.created
+        found = [(resource, book.run) for resource in created]
+        if sum(book.sizes.values()) > 1:
+            found += [(CONFIG_MAPS, roster_name(book.run)), (SERVICES, book.run)]
+        return tuple(found)

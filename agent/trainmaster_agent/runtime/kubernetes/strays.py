@@ -1,0 +1,48 @@
+"""Pods of runs that this agent has no record of, because the record was deleted or another agent made it."""
+
+import contextlib
+import logging
+
+from trainmaster.protocol.agent import StopRun
+from trainmaster_agent.kube.client import ApiServer
+from trainmaster_agent.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from trainmaster_agent.kube.lease import LeaseKeeper
+from trainmaster_agent.kube.paths import NAMESPACES, PODS
+from trainmaster_agent.kube.pods import LABEL_RUN
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
+
+log = logging.getLogger(__name__)
+
+_SYSTEM_NAMESPACE = "kube-system"
+"""It is there in every cluster for its whole life, so its uid is taken for the identity of the cluster."""
+_ENDED = ("Succeeded", "Failed")
+
+
+async def identity_of_cluster(api: ApiServer) -> str:
+    """Return what names this Kubernetes cluster and no other; empty where the agent has no right to read it. Raises KubeError."""
+    try:
+        return str((await api.get(NAMESPACES, None, _SYSTEM_NAMESPACE))["metadata"]["uid"])
+    except (ForbiddenError, NotFoundError) as error:
+        log.warning("the identity of the cluster cannot be read: %s", error)
+        return ""
+
+
+async def no_pods_of(api: ApiServer, lease: LeaseKeeper, agent: str, stop: StopRun) -> bool:
+    """Return whether no pod of the run is alive in any namespace; those that are get deleted with its grace. Raises KubeError."""
+    alive = False
+    selector = f"{LABEL_AGENT}={agent},{LABEL_RUN}={stop.run}"
+    async for pods, _ in api.pages(PODS, None, selector=selector):
+        for pod in pods:
+            if pod.get("status", {}).get("phase") in _ENDED:
+                continue
+            alive = True
+            metadata = pod["metadata"]
+            if metadata.get("deletionTimestamp"):
+                continue
+            log.warning("pod %s is deleted: its run has no record here", metadata["name"], extra={"run_id": stop.run})
+            await lease.confirm()
+            with contextlib.suppress(NotFoundError, ConflictError):
+                await api.delete(
+                    PODS, metadata["namespace"], metadata["name"], uid=metadata["uid"], grace=round(stop.grace_seconds)
+                )
+    return not alive

@@ -1,0 +1,31 @@
+"""Reading members' output from their files. Blocking."""
+
+import os
+from pathlib import Path
+
+from trainmaster_agent.runtime.port import LogSlice, RunStatus
+
+
+def read(path: Path, offset: int, limit: int, *, over: bool) -> LogSlice:
+    """At most ``limit`` bytes from ``offset`` on, from the end if negative; ``over``: nothing more will be written."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return LogSlice(0, b"", over)
+    try:
+        size = os.fstat(fd).st_size
+        start = max(0, size + offset) if offset < 0 else min(offset, size)
+        data = os.pread(fd, min(limit, size - start), start)
+    finally:
+        os.close(fd)
+    return LogSlice(start, data, over and start + len(data) >= size)
+
+
+def member_is_over(status: RunStatus, role: str, index: int) -> bool:
+    """Whether a member writes nothing any more. What it left behind may write until the run itself has ended."""
+    if status.state.is_terminal:
+        return True
+    return any(
+        member.role == role and member.index == index and member.state in ("succeeded", "stopped")
+        for member in status.members
+    )

@@ -1,0 +1,145 @@
+"""Processes as /proc shows them: who descends from whom, and what a dead keeper has left behind. Standard library only.
+
+Manual page: proc(5).
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trainmaster_agent.runtime.local.layout import PROCESSES
+
+_PROC = Path("/proc")
+
+
+class Process(NamedTuple):
+    """What matters of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with its id."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    born: int
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in "ZX"
+
+
+def look(pid: int) -> Process | None:
+    """The process ``pid``; None if there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before may hold spaces and parentheses
+    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def dies_of(pid: int, number: signal.Signals) -> bool:
+    """Whether a process neither handles nor ignores a signal that would end it."""
+    try:
+        text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    masks = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("SigIgn:", "SigCgt:")))
+    return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+
+
+def everyone() -> Iterator[Process]:
+    """All processes, except those that end while we look."""
+    for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all we need, and there may be thousands
+        if entry.isdecimal() and (process := look(int(entry))) is not None:
+            yield process
+
+
+def descendants(root: int) -> list[int]:
+    """All living descendants of ``root``, parents before their children."""
+    children: dict[int, list[int]] = {}
+    for process in everyone():
+        if process.lives:
+            children.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    generation = children.get(root, [])
+    while generation:
+        found += generation
+        generation = [child for pid in generation for child in children.get(pid, [])]
+    return found
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def send_group(group: int, number: signal.Signals) -> None:
+    """Signals a group by its leader's id; the leader alone if it has not made its group yet."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        send(group, number)
+    except PermissionError:
+        pass
+
+
+def of_run(run: str, run_dir: Path) -> list[int]:
+    """Living processes that belong to a run: by environment, output, or a recorded session whose leader still lives.
+
+    Each sign alone is enough, and none can be met by a stranger: a process id that was used again has another start
+    time.
+    """
+    marker = f"TRAINMASTER_RUN_ID={run}".encode()
+    sessions = {pid for pid, born in _recorded(run_dir) if (leader := look(pid)) is not None and leader.born == born}
+    me = os.getpid()
+    return [
+        process.pid
+        for process in everyone()
+        if process.lives
+        and process.pid != me
+        and (
+            process.session in sessions
+            or process.group in sessions
+            or marker in _environment(process.pid)
+            or _writes_into(process.pid, run_dir)
+        )
+    ]
+
+
+def kill_leftovers(run: str, run_dir: Path) -> None:
+    """Kills every process of a run whose keeper is gone, again until none is left: they may fork while we look."""
+    while left := of_run(run, run_dir):
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _recorded(run_dir: Path) -> list[tuple[int, int]]:
+    try:
+        lines = (run_dir / PROCESSES).read_text(encoding="ascii").splitlines()
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+        return []
+    pairs = (line.split() for line in lines)
+    return [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(one.isdigit() for one in pair)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _writes_into(pid: int, run_dir: Path) -> bool:
+    for number in ("1", "2"):
+        try:
+            target = (_PROC / str(pid) / "fd" / number).readlink()
+        except OSError:
+            continue
+        if target.parent == run_dir and target.suffix == ".log":
+            return True
+    return False

@@ -1,0 +1,229 @@
+"""`SimulatedRuntime`: the runtime port over one simulated cluster. One timer of the event loop, no task."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from trainmaster.fake_cluster import output
+from trainmaster.fake_cluster.chance import draw
+from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.fleet import FleetCluster
+from trainmaster.fake_cluster.run import Run
+from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.local.layout import boot_id, boottime
+from trainmaster_agent.runtime.news import News
+from trainmaster_agent.runtime.port import LogSlice, RunStatus
+from trainmaster_agent.runtime.simulated.journal import Journal
+from trainmaster_agent.runtime.simulated.statuses import status_of
+
+# More entries than these are replaced by the cluster's state. Its size grows with the runs held, so that the work for one entry
+# stays the same however many there are.
+_LEAST_ENTRIES, _ENTRIES_EACH = 2_000, 10
+
+
+class SimulatedRuntime:
+    """``clock`` must be the one that ``renew`` is told the time of.
+
+    Without ``state_dir`` all runs are in memory and end with this process, and each process is another holder.
+    """
+
+    def __init__(
+        self,
+        cluster: FleetCluster,
+        clock: Callable[[], float] = boottime,
+        *,
+        seed: int = 0,
+        state_dir: Path | None = None,
+    ) -> None:
+        self._clock = clock
+        self._spec = cluster
+        self._seed = int(draw(seed, cluster.name) * 2**32)
+        self.cluster = Cluster(cluster, clock(), self._seed)
+        self._statuses: dict[str, RunStatus] = {}
+        self._stale: dict[str, Run] = {}
+        """Runs that changed since their statuses were written."""
+        self._changed = News()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._holder = uuid.uuid4().hex
+        self._journal: Journal | None = None
+        self._asked_at: tuple[float, float] | None = None
+        """The last renewal, and when it came. It is worth an entry only once a run depends on it."""
+        if state_dir is not None:
+            declared = f"{self._seed} {cluster.model_dump_json(exclude={'key', 'key_file', 'key_env'})}".encode()
+            self._journal = Journal(state_dir, boot_id(), blake2b(declared, digest_size=16).hexdigest())
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    @property
+    def place(self) -> str:
+        """One for all: simulated members are alive nowhere but in the memory of the agent that has the lease."""
+        return "simulated"
+
+    async def open(self) -> None:
+        """Raises RuntimeRefusedError when another agent acts on these records."""
+        if self._journal is not None:
+            found = self._journal.open(self._clock())
+            self._holder = self._journal.holder
+            if found.state is None:
+                self.cluster = Cluster(self._spec, self._journal.began_at, self._seed)
+            else:
+                self.cluster = found.state
+            for entry in found.entries:
+                try:
+                    self._repeat(entry)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    # It raised when it was first told as well, and the others went on.
+                    contain("journal", error)
+            self._stale.update(self.cluster.runs)
+        self._look()
+
+    def _write(self, at: float, what: str, value: Any) -> None:
+        """Note what the cluster is about to be told. All that it was told before is in its state."""
+        if self._journal is None:
+            return
+        if self._journal.entries >= _LEAST_ENTRIES + _ENTRIES_EACH * len(self.cluster.runs):
+            self._journal.replace(self.cluster, self.cluster.now)
+        self._journal.write(at, what, value)
+
+    def _repeat(self, entry: dict[str, Any]) -> None:
+        at = float(entry["at"])
+        if "start" in entry:
+            self.cluster.start(StartRun.model_validate(entry["start"]), at)
+        elif "stop" in entry:
+            self.cluster.stop(StopRun.model_validate(entry["stop"]), at)
+        elif "resize" in entry:
+            self.cluster.resize(ResizeRun.model_validate(entry["resize"]), at)
+        elif "forget" in entry:
+            self.cluster.forget(entry["forget"], at)
+        elif "renew" in entry:
+            self.cluster.renew(entry["renew"], at)
+        elif "finish" in entry:
+            self.cluster.finish(entry["finish"], at)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, inf
+        if self._journal is not None:
+            self._journal.close()
+
+    async def capacity(self) -> CapacityReport:
+        self._look()
+        return self.cluster.report()
+
+    def held(self) -> dict[str, RunStatus]:
+        """The same mapping each time, brought up to date: only runs that changed are written anew."""
+        self._look()
+        if self._stale:
+            stale, self._stale = self._stale, {}
+            for run_id, run in stale.items():
+                try:
+                    self._statuses[run_id] = status_of(run)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("status", error, run=run_id)
+        return self._statuses
+
+    async def start(self, run: StartRun) -> None:
+        now = self._clock()
+        if self._journal is not None and run.run not in self.cluster.runs:
+            if run.disconnect_seconds is not None and self._asked_at is not None:
+                asked_at, at = self._asked_at
+                self._write(at, "renew", asked_at)
+            self._write(now, "start", run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+        try:
+            self.cluster.start(run, now)
+        except Exception:
+            half_started = self.cluster.runs.pop(run.run, None)
+            if half_started is not None:
+                half_started.token += 1
+            self._stale.update(self.cluster.take_changed())
+            self._stale.pop(run.run, None)
+            raise
+        self._tell()
+
+    async def stop(self, stop: StopRun) -> None:
+        now = self._clock()
+        if stop.run in self.cluster.runs:
+            self._write(now, "stop", stop.model_dump(mode="json", by_alias=True))
+        self.cluster.stop(stop, now)
+        self._tell()
+
+    async def verify_absent(self, stop: StopRun, installation: str) -> bool:
+        return stop.run not in self.cluster.runs
+
+    async def resize(self, resize: ResizeRun) -> None:
+        now = self._clock()
+        held = self.cluster.runs.get(resize.run)
+        if held is not None and resize.generation > held.generation:
+            self._write(now, "resize", resize.model_dump(mode="json", by_alias=True))
+        self.cluster.resize(resize, now)
+        self._tell()
+
+    async def forget(self, run: str) -> None:
+        now = self._clock()
+        self.cluster.advance(now)
+        held = self.cluster.runs.get(run)
+        if held is not None and held.state.is_terminal:
+            self._write(now, "forget", run)
+            self.cluster.forget(run, now)
+            self._statuses.pop(run, None)
+            self._stale.pop(run, None)
+        self._tell()
+
+    async def renew(self, asked_at: float) -> None:
+        now = self._clock()
+        self._asked_at = asked_at, now
+        if self.cluster.minds_silence:
+            self._write(now, "renew", asked_at)
+        self.cluster.renew(asked_at, now)
+        self._tell()
+
+    def finish(self, run: str) -> None:
+        """Not of the port: let the members of a run succeed now, or as soon as they run."""
+        now = self._clock()
+        if run in self.cluster.runs:
+            self._write(now, "finish", run)
+        self.cluster.finish(run, now)
+        self._tell()
+
+    async def wait_changed(self, timeout: float) -> bool:
+        self._look()
+        return await self._changed.taken_within(timeout)
+
+    async def read_log(self, run: str, role: str, index: int, offset: int, limit: int) -> LogSlice:
+        self._look()
+        return LogSlice(*output.read(self.cluster.runs[run], role, index, self.cluster.now, offset, limit))
+
+    # Time
+
+    def _look(self) -> None:
+        """Let the cluster come up to the clock."""
+        try:
+            self.cluster.advance(self._clock())
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("advance", error)  # the event that raised is past, and the next look takes the ones after it
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a change, and see that the next event is not slept through."""
+        if self.cluster.has_changed:
+            self._stale.update(self.cluster.take_changed())
+            self._changed.set()
+        at = self.cluster.next_event_at()
+        if at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, inf
+        self._look()

@@ -1,0 +1,52 @@
+"""A simulated run as the runtime port shows it."""
+
+from trainmaster.fake_cluster.run import Run
+from trainmaster.protocol.agent import MemberReport, RunEnd
+from trainmaster.protocol.states import RunState
+from trainmaster_agent.runtime.port import RunStatus
+
+
+def status_of(run: Run) -> RunStatus:
+    """The status of a run as it is now."""
+    return RunStatus(
+        run.id,
+        run.generation,
+        run.seq,
+        run.state,
+        run.message,
+        _end_of(run),
+        run.placement,
+        _members_of(run),
+        run.sizes,
+    )
+
+
+def _end_of(run: Run) -> RunEnd | None:
+    verdict = run.verdict
+    if verdict is None or not run.state.is_terminal or (run.state is RunState.SUCCEEDED and not verdict.message):
+        return None
+    member = None
+    if verdict.role is not None and run.plan is not None:
+        member = f"{run.plan.roles[verdict.role].name}-{verdict.index}"
+    return RunEnd(
+        category=verdict.category,
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        member=member,
+        message=verdict.message,
+    )
+
+
+def _members_of(run: Run) -> tuple[MemberReport, ...]:
+    return tuple(
+        MemberReport(
+            role=one.role,
+            index=one.index,
+            state=one.state,
+            node=one.node,
+            exit_code=one.exit_code,
+            signal=one.signal,
+            restarts=one.restarts,
+        )
+        for one in run.members()
+    )

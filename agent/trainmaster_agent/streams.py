@@ -1,0 +1,151 @@
+"""Log streams: output of members, pushed to the dispatcher while somebody follows."""
+
+import asyncio
+import codecs
+import logging
+from typing import Protocol
+
+from trainmaster.protocol.agent import LogChunk, OpenStream, StreamPush
+from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.port import Runtime
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 32_768
+_PUSH_BYTES = 262_144
+"""Bytes of output in one push at most, or a little more. Each waits for its answer, so this bounds what a follower gets."""
+_LOOK_SECONDS = 0.2
+_KEEP_OPEN_SECONDS = 5.0
+_MOST_STREAMS = 64
+
+
+class Pusher(Protocol):
+    async def push(self, stream: str, body: StreamPush) -> None: ...
+
+
+def whole_text(data: bytes) -> tuple[str, int]:
+    """The text of as many bytes as end on a whole character, and how many bytes that is.
+
+    Bytes that can never become UTF-8 are replaced, so that output of any kind gets through.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = decoder.decode(data)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+def members_of(runtime: Runtime, run: str) -> list[tuple[str, int]]:
+    """Role and index of each member of a run that is held."""
+    status = runtime.held().get(run)
+    return [] if status is None else [(member.role, member.index) for member in status.members]
+
+
+async def read_chunk(
+    runtime: Runtime, run: str, role: str, index: int, offset: int, limit: int
+) -> tuple[LogChunk | None, bool]:
+    """At most ``limit`` bytes of a member's output, and whether nothing follows; None for a member that is not held."""
+    try:
+        piece = await runtime.read_log(run, role, index, offset, limit)
+    except KeyError:
+        return None, True
+    text, used = whole_text(piece.data)
+    if piece.end and used < len(piece.data):
+        text, used = piece.data.decode(errors="replace"), len(piece.data)
+    chunk = LogChunk(role=role, index=index, offset=piece.offset, data=text, next_offset=piece.offset + used)
+    return chunk, piece.end
+
+
+class LogStreams:
+    """The streams of one agent session."""
+
+    def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
+        self._pusher = pusher
+        self._runtime = runtime
+        self._session = session
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, stream: OpenStream) -> None:
+        """Begin to push; a stream that is open already is left alone. Ends by itself when nobody follows."""
+        if stream.stream in self._tasks or len(self._tasks) >= _MOST_STREAMS:
+            return
+        task = asyncio.create_task(self._serve(stream), name=f"stream-{stream.stream}")
+        self._tasks[stream.stream] = task
+        task.add_done_callback(lambda _: self._tasks.pop(stream.stream, None))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, stream: OpenStream) -> None:
+        try:
+            await self._follow(stream)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("stream", error, run=stream.run)
+
+    async def _follow(self, stream: OpenStream) -> None:
+        """Push what is there, then what comes, until the members are over or nobody follows."""
+        offsets: dict[tuple[str, int], int] = {}
+        turn = 0
+        last_push = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            chunks, over, turn = await self._collect(stream, offsets, turn)
+            # An empty push now and then learns whether anybody still follows.
+            if chunks or over or loop.time() - last_push > _KEEP_OPEN_SECONDS:
+                last_push = loop.time()
+                if not await self._push(stream, chunks, end=over):
+                    return
+                for chunk in chunks:
+                    offsets[chunk.role, chunk.index] = chunk.next_offset
+            if over:
+                return
+            if not chunks:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _collect(
+        self, stream: OpenStream, offsets: dict[tuple[str, int], int], turn: int
+    ) -> tuple[list[LogChunk], bool, int]:
+        """One push of what is new, whether it is the last, and with which member the next one begins: each has its turn."""
+        status = self._runtime.held().get(stream.run)
+        run_is_over = status is None or status.state.is_terminal
+        chunks, size, more = [], 0, False
+        members = [
+            (role, index)
+            for role, index in members_of(self._runtime, stream.run)
+            if (not stream.roles or role in stream.roles) and stream.index in (None, index)
+        ]
+        first = turn % len(members) if members else 0
+        share = max(_CHUNK_BYTES, _PUSH_BYTES // max(1, len(members)))
+        turn = first
+        for role, index in members[first:] + members[:first]:
+            turn += 1
+            start = offsets.get((role, index), -stream.tail_bytes if stream.tail_bytes else 0)
+            most = min(max(share, stream.tail_bytes if start < 0 else 0), _PUSH_BYTES)
+            chunk, ended = await read_chunk(self._runtime, stream.run, role, index, start, most)
+            if chunk is not None and chunk.data:
+                chunks.append(chunk)
+                size += len(chunk.data)
+            more = more or not ended
+            if size >= _PUSH_BYTES:
+                more = True
+                break
+        over = not chunks if not stream.follow else run_is_over and not chunks and not more
+        return chunks, over, turn
+
+    async def _push(self, stream: OpenStream, chunks: list[LogChunk], *, end: bool) -> bool:
+        """Whether somebody still follows. An api that is away is waited for: the stream ends when its followers give up."""
+        body = StreamPush(session=self._session, chunks=tuple(chunks), end=end)
+        for _ in range(50):
+            try:
+                await self._pusher.push(stream.stream, body)
+            except ProblemError as error:
+                if error.code in (Code.STREAM_CLOSED, Code.SESSION_SUPERSEDED, Code.NOT_FOUND):
+                    return False
+                await asyncio.sleep(error.retry_after or _LOOK_SECONDS)
+            except UnreachableError:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                return True
+        return False

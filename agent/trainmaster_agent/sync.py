@@ -1,0 +1,486 @@
+"""The agent's loop with the dispatcher.
+
+Two tasks. *Sync* states what the runtime holds and has, on change and at least every third of the lease; its answer renews
+the session lease. *Desired* is a long poll for what the dispatcher wants; it starts, stops and opens streams. Both are
+level-triggered: what was not acknowledged is said again, what was done already is done again without harm.
+
+Two clocks. The lease counts on CLOCK_BOOTTIME from the moment a sync was sent; while it has run out, nothing new is started.
+The disconnect limit of each run is the runtime's to enforce; it is told of each answered sync.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainmaster import __version__
+from trainmaster.protocol.agent import (
+    CapacityReport,
+    DesiredAnswer,
+    RunEnd,
+    RunReport,
+    StartRun,
+    StopRun,
+    StreamPush,
+    SyncAnswer,
+    SyncRequest,
+    run_digest,
+)
+from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
+from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.states import FailureCategory, RunState, StopCause
+from trainmaster_agent.absences import Absences
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
+from trainmaster_agent.streams import LogStreams
+from trainmaster_agent.tails import Tails
+
+log = logging.getLogger(__name__)
+
+_FIRST_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
+_GATHER_SECONDS, _LONGEST_GATHER = 0.005, 0.1
+"""For how long changes are gathered before they are told: as long as the last sync took, so that a dispatcher that is slow gets
+fewer and larger ones."""
+_NO_LEASE_SECONDS = 0.05
+_SHORTEST_AGO = 1.0
+"""What ended less than so many seconds ago has ended now."""
+_CAPACITY_SECONDS = 10.0
+_STARTS_AT_ONCE = 32
+"""Recording a run may be a call over the network."""
+
+
+class Dispatcher(Protocol):
+    """The three calls, as the client package makes them. Each raises ProblemError or UnreachableError."""
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer: ...
+
+    async def desired(self, session: str, after: int, wait: float) -> DesiredAnswer: ...
+
+    async def push(self, stream: str, body: StreamPush) -> None: ...
+
+
+class SupersededError(Exception):
+    """A newer session of this cluster's agent has taken over; this process must create nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How a sync renewed the lease, in seconds. ``margin``: what was left of it; negative when it had run out."""
+
+    margin: float
+    lease: float
+    round_trip: float
+
+
+def boot_time() -> float:
+    """Seconds since the machine started, suspend included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Agent:
+    """One agent session. ``run`` returns only when asked to stop, and raises SupersededError."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        runtime: Runtime,
+        *,
+        lease_hint: float = 15.0,
+        clock: Callable[[], float] = boot_time,
+        on_renewal: Callable[[Renewal], None] | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._runtime = runtime
+        self._clock = clock
+        self._on_renewal = on_renewal
+        self._session = uuid.uuid4().hex
+        self._number = 0
+        self._sync_took = 0.0
+        self._lease_seconds = lease_hint
+        self._lease_until = -1.0
+        self._epoch = ""
+        self._epoch_is_new = False
+        self._acknowledged: dict[str, int] = {}
+        """By run: the sequence number that the dispatcher has stored."""
+        self._unknown_since: dict[str, float] = {}
+        """Runs that the dispatcher does not know, by when it said so first."""
+        self._ended_at: dict[str, float] = {}
+        """By run that has ended and is not forgotten: when that was first seen."""
+        self._digests: dict[str, int] = {}
+        self._full = False
+        self._capacity: CapacityReport | None = None
+        self._send_capacity = True
+        self._capacity_at = -1e9
+        self._version = 0
+        """Of the desired state, as far as it has been acted on."""
+        self._highest_version = 0
+        """That this process was ever told, in the epoch that it knows."""
+        self._kick = asyncio.Event()
+        self._absences = Absences(runtime, self._kick.set)
+        self._streams = LogStreams(dispatcher, runtime, self._session)
+        self._tails = Tails(dispatcher, runtime, self._session)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Hold the session until ``stop``. The runtime must be open; it is left as it is."""
+        tasks = [
+            asyncio.create_task(self._for_ever(self._sync_once), name="sync"),
+            asyncio.create_task(self._for_ever(self._desired_once), name="desired"),
+            asyncio.create_task(stop.wait(), name="stop"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._streams.close()
+            await self._tails.close()
+            await self._absences.close()
+
+    def has_lease(self) -> bool:
+        """Whether this session may start runs now."""
+        return self._clock() < self._lease_until
+
+    async def _for_ever(self, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repeat a call; failures are waited out with growing pauses, for all that is said is said again."""
+        pause = _FIRST_BACK_OFF
+        while True:
+            try:
+                await once()
+                pause = _FIRST_BACK_OFF
+                continue
+            except ProblemError as error:
+                if error.code is Code.SESSION_SUPERSEDED:
+                    raise SupersededError(error.detail) from error
+                log.warning("the dispatcher refused a call: %s", error)
+                wait = error.retry_after or pause
+            except UnreachableError as error:
+                log.warning("the dispatcher does not answer: %s", error)
+                wait = pause
+            except RuntimeAwayError as error:
+                log.warning("%s", error)
+                wait = pause
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                contain(once.__name__.strip("_"), error)
+                wait = pause
+            await asyncio.sleep(min(wait, self._lease_seconds / 3) * random.uniform(0.7, 1.3))
+            pause = min(pause * 2, _MOST_BACK_OFF)
+
+    # -- sync
+
+    async def _sync_once(self) -> None:
+        capacity = await self._capacity_news()
+        await self._keep_tails()
+        reports, full = self._reports(), self._full
+        if not full:
+            # A full sync leaves nothing out: what it does not name counts as not held.
+            reports = [report for report in reports if not self._awaits_tail(report)]
+        held = [status for status in self._runtime.held().values() if not status.state.is_terminal]
+        self._number += 1
+        request = SyncRequest(
+            session=self._session,
+            holder=self._runtime.holder,
+            place=self._runtime.place,
+            number=self._number,
+            agent_version=__version__,
+            runs=tuple(reports),
+            full=full,
+            held_count=len(held),
+            held_digest=self._digest(status.run for status in held),
+            capacity=capacity,
+            epoch=self._epoch,
+            desired_version=self._highest_version,
+        )
+        asked_at = self._clock()
+        try:
+            answer = await self._dispatcher.sync(request)
+        except (UnreachableError, ProblemError):
+            self._tails.unanswered()
+            self._send_capacity = self._send_capacity or capacity is not None
+            raise
+        self._sync_took = self._clock() - asked_at
+        self._tails.answered()
+        await self._take_answer(request, answer, asked_at)
+        if answer.send_full or answer.send_capacity:
+            return
+        await self._wait_for_news()
+
+    def _digest(self, runs: Iterable[str]) -> int:
+        """The fingerprint of the runs held; each run's own is worked out once."""
+        known, self._digests = self._digests, {}
+        total = 0
+        for run in runs:
+            one = known.get(run)
+            if one is None:
+                one = run_digest(parse_run_id(run))
+            self._digests[run] = one
+            total ^= one
+        return total
+
+    def _reports(self) -> list[RunReport]:
+        held = self._runtime.held()
+        now = self._clock()
+        news = [
+            self._report(status, now)
+            for status in held.values()
+            if self._full or self._acknowledged.get(status.run) != status.seq
+        ]
+        return [*news, *(report for report in self._absences.reports() if report.run not in held)]
+
+    def _report(self, status: RunStatus, now: float) -> RunReport:
+        try:
+            return _report(status, self._ended_ago(status, now))
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            words = contain("run-report", error, run=status.run)
+            return RunReport(
+                run=status.run,
+                generation=status.generation,
+                seq=status.seq,
+                state=status.state,
+                message=f"the agent cannot report more of it: {words}",
+            )
+
+    def _ended_ago(self, status: RunStatus, now: float) -> float:
+        """How many seconds ago a run was first seen to have ended; a dispatcher that is away hears of it late."""
+        if not status.state.is_terminal:
+            return 0.0
+        ago = now - self._ended_at.setdefault(status.run, now)
+        return round(ago, 3) if ago >= _SHORTEST_AGO else 0.0
+
+    async def _capacity_news(self) -> CapacityReport | None:
+        now = self._clock()
+        if now - self._capacity_at < _CAPACITY_SECONDS and not self._send_capacity:
+            return None
+        try:
+            fresh = await self._runtime.capacity()
+        except RuntimeAwayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            # The lease is renewed all the same: what runs here needs it, and the reason reaches whoever can mend it.
+            closed = f"the agent cannot tell what its cluster has: {contain('capacity', error)}"
+            known = self._capacity or CapacityReport(groups=(), runtime="", scheduler="")
+            fresh = known.model_copy(update={"closed": closed})
+        self._capacity_at = now
+        if fresh == self._capacity and not self._send_capacity:
+            return None
+        self._capacity = fresh
+        return fresh
+
+    def _awaits_tail(self, report: RunReport) -> bool:
+        return report.state.is_terminal and report.run not in self._absences and not self._tails.is_over(report.run)
+
+    async def _keep_tails(self) -> None:
+        """Hand over the last output of runs before their end is told.
+
+        A sync waits a sixth of the lease for them, no longer; the ends of late ones are told by a later sync.
+        """
+        over = [report.run for report in self._reports() if self._awaits_tail(report)]
+        if over and not await self._tails.keep(over, self._lease_seconds / 6, self._lease_seconds):
+            self._kick.set()
+
+    async def _take_answer(self, request: SyncRequest, answer: SyncAnswer, asked_at: float) -> None:
+        if answer.number != request.number:
+            return
+        if self._on_renewal is not None:
+            now = self._clock()
+            margin = self._lease_until - now if self._lease_until > 0 else answer.lease_seconds
+            self._on_renewal(Renewal(margin, answer.lease_seconds, now - asked_at))
+        self._lease_seconds = answer.lease_seconds
+        self._lease_until = asked_at + answer.lease_seconds
+        try:
+            await self._runtime.renew(asked_at)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("renew", error)
+        if request.capacity is not None:
+            self._send_capacity = False
+        self._send_capacity = self._send_capacity or answer.send_capacity
+        self._full = answer.send_full
+        for report in request.runs:
+            self._acknowledged[report.run] = report.seq
+        for part in answer.refused:
+            log.warning("the dispatcher could not read all of the report of %s: %s", part.part, part.message)
+        for run in answer.settled:
+            self._absences.drop(run)
+            self._unknown_since.pop(run, None)
+            self._acknowledged.pop(run, None)
+            self._tails.forget(run)
+            self._ended_at.pop(run, None)
+            await self._forget(run)
+        await self._meet_unknown(answer, asked_at)
+        self._epoch = answer.epoch
+
+    async def _forget(self, run: str) -> None:
+        """Let the runtime forget an ended run; one that it cannot forget is reported, and settled, again."""
+        try:
+            await self._runtime.forget(run)
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("forget", error, run=run)
+
+    async def _meet_unknown(self, answer: SyncAnswer, asked_at: float) -> None:
+        """Stop runs that the dispatcher does not know, after two agreeing answers one lease apart; never on a new epoch.
+
+        A new epoch means that the dispatcher's store was restored or replaced: it may have forgotten runs that are wanted.
+        """
+        if self._epoch and answer.epoch != self._epoch:
+            # A dispatcher that quarantines what it has forgotten names as unknown only what is to be stopped.
+            self._epoch_is_new = answer.quarantined is None
+            log.error(
+                "the dispatcher's store is another one, or was restored from a backup (%s, was %s); runs that it has forgotten go on",
+                answer.epoch,
+                self._epoch,
+            )
+        held = self._runtime.held()
+        for run in answer.unknown:
+            self._acknowledged.pop(run, None)
+            status = held.get(run)
+            if status is None:
+                self._absences.drop(run)
+                continue
+            if status.state.is_terminal:
+                self._tails.forget(run)
+                self._ended_at.pop(run, None)
+                await self._forget(run)
+                continue
+            since = self._unknown_since.setdefault(run, asked_at)
+            if not self._epoch_is_new and asked_at - since >= answer.lease_seconds:
+                log.warning("stopping run %s, which the dispatcher does not know", run, extra={"run_id": run})
+                order = StopRun(run=run, generation=status.generation + 1, cause=StopCause.UNKNOWN, grace_seconds=10)
+                try:
+                    await self._runtime.stop(order)
+                except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                    contain("stop", error, run=run)
+
+    async def _wait_for_news(self) -> None:
+        """Until something changed or a third of the lease has passed. Changes close together are gathered."""
+        longest = self._lease_seconds / 3
+        changed = asyncio.ensure_future(self._runtime.wait_changed(longest))
+        kicked = asyncio.ensure_future(self._kick.wait())
+        try:
+            await asyncio.wait({changed, kicked}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (changed, kicked):
+                waiting.cancel()
+            await asyncio.gather(changed, kicked, return_exceptions=True)
+        self._kick.clear()
+        await asyncio.sleep(min(_LONGEST_GATHER, max(_GATHER_SECONDS, self._sync_took)))
+
+    # -- desired
+
+    async def _desired_once(self) -> None:
+        if not self.has_lease():
+            # Nothing new is started without a lease; the sync task asks for one.
+            await asyncio.sleep(_NO_LEASE_SECONDS)
+            return
+        answer = await self._dispatcher.desired(self._session, self._version, self._lease_seconds / 3)
+        failed = await self._start_all(answer.start)
+        if answer.start and not self.has_lease():
+            return
+        held = self._runtime.held()
+        for resize in answer.resize:
+            if not self.has_lease():
+                return
+            if resize.run in held:
+                failed += await self._tried("resize", resize.run, self._runtime.resize(resize))
+        for stop in answer.stop:
+            # Of a run not held, too: the runtime may be about to hold it.
+            stopped = await self._tried("stop", stop.run, self._runtime.stop(stop))
+            failed += stopped
+            if not stopped and stop.run not in held:
+                self._absences.add(stop, self._installation)
+        for stream in answer.streams:
+            self._streams.open(stream)
+        if failed:
+            # All of it is asked for again, and what was done is done again without harm.
+            self._kick.set()
+            raise failed[0]
+        if answer.version == self._version and answer.start:
+            # More than one answer holds: the rest comes once these are reported as held.
+            self._kick.set()
+            await asyncio.sleep(_NO_LEASE_SECONDS)
+        self._version = answer.version
+        self._highest_version = max(self._highest_version, answer.version)
+        if answer.stop or answer.resize:
+            self._kick.set()
+
+    @property
+    def _installation(self) -> str:
+        """The dispatcher's installation, of which the epoch is the first part."""
+        return self._epoch.partition(":")[0]
+
+    async def _tried(self, place: str, run: str, order: Coroutine[Any, Any, None]) -> list[RuntimeAwayError]:
+        """Carry out an order for one run; return what kept the runtime from it, so that the orders for others are carried out."""
+        try:
+            await order
+        except RuntimeAwayError as error:
+            return [error]
+        except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+            return [RuntimeAwayError(f"run {run}: {contain(place, error, run=run)}")]
+        return []
+
+    async def _start_all(self, runs: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
+        """Start runs batch by batch while there is a lease; return why some of them could not be recorded now."""
+        away: list[RuntimeAwayError] = []
+        for begin in range(0, len(runs), _STARTS_AT_ONCE):
+            if not self.has_lease():
+                break
+            batch = runs[begin : begin + _STARTS_AT_ONCE]
+            failed = await self._start(batch)
+            away += failed
+            if len(failed) == len(batch):
+                break  # the runtime is away: the other runs would wait for it in vain
+        return away
+
+    async def _start(self, orders: tuple[StartRun, ...]) -> list[RuntimeAwayError]:
+        """Start some runs together; return why some of them could not be recorded now.
+
+        A run that the runtime refuses, or does not hold after an unexpected error, has failed: it is reported as such.
+        """
+        runs = [run.model_copy(update={"installation": self._installation}) for run in orders]
+        if len(runs) == 1:
+            outcomes: list[BaseException | None] = [None]
+            try:
+                await self._runtime.start(runs[0])
+            except Exception as error:  # noqa: BLE001 - contained: nothing else ends with it
+                outcomes = [error]
+        else:
+            outcomes = await asyncio.gather(*(self._runtime.start(run) for run in runs), return_exceptions=True)
+        away = []
+        for run, outcome in zip(runs, outcomes, strict=True):
+            if isinstance(outcome, RuntimeAwayError):
+                away.append(outcome)
+            elif isinstance(outcome, Exception):
+                self._failed_to_start(run, outcome)
+            elif outcome is not None:
+                raise outcome
+        return away
+
+    def _failed_to_start(self, run: StartRun, error: Exception) -> None:
+        words = contain("start", error, run=run.run)
+        if run.run in self._runtime.held():
+            return
+        message = f"the agent cannot start this run: {words}"
+        end = RunEnd(category=FailureCategory.CONFIG, message=message)
+        self._absences.add_failed(run, end)
+        self._kick.set()
+
+
+def _report(status: RunStatus, ended_ago: float = 0.0) -> RunReport:
+    members = status.members if status.state.is_terminal or status.state is RunState.RUNNING else ()
+    return RunReport(
+        run=status.run,
+        generation=status.generation,
+        seq=status.seq,
+        state=status.state,
+        message=status.message,
+        end=status.end,
+        placement=status.placement,
+        members=members,
+        sizes=status.sizes,
+        ended_seconds_ago=ended_ago,
+    )

@@ -1,0 +1,142 @@
+"""Tails: the last output of each ended run, handed over before its end is told, so that it is there when people look.
+
+Tails are a kindness and the lease is not: nothing here holds up a sync for longer than it allows, and a tail that does not get
+through although syncs do is given up, with a warning. While the dispatcher is away tails wait for it, as the ends of runs do.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from trainmaster.protocol.agent import LogChunk, StreamPush
+from trainmaster.protocol.errors import ProblemError, UnreachableError
+from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.port import Runtime
+from trainmaster_agent.streams import Pusher, members_of, read_chunk
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES = 65_536
+_PUSH_BYTES = 1 << 20
+_AT_ONCE = 8
+_PAUSE_SECONDS = 0.2
+
+
+class Tails:
+    """The tails of one agent session."""
+
+    def __init__(self, pusher: Pusher, runtime: Runtime, session: str) -> None:
+        self._pusher = pusher
+        self._runtime = runtime
+        self._session = session
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By run: what hands its tail over, or has."""
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._in_contact_since: float | None = None
+        self._answered_at = 0.0
+
+    def answered(self) -> None:
+        """A sync was answered."""
+        self._answered_at = asyncio.get_running_loop().time()
+        if self._in_contact_since is None:
+            self._in_contact_since = self._answered_at
+
+    def unanswered(self) -> None:
+        """A sync was not answered: what comes before the next answer is nobody's slowness."""
+        self._in_contact_since = None
+
+    async def keep(self, runs: Iterable[str], within: float, lease: float) -> bool:
+        """Hand over the tails of ended runs. Whether that was done for all of them ``within`` seconds.
+
+        The others go on; none is on its way for longer than two leases (of ``lease`` seconds) in which syncs are answered.
+        """
+        asked = set(runs)
+        for run in asked - self._tasks.keys():
+            self._tasks[run] = asyncio.create_task(self._hand_over(run, lease), name=f"tail-{run}")
+        open_tasks = [self._tasks[run] for run in asked if not self._tasks[run].done()]
+        if open_tasks:
+            await asyncio.wait(open_tasks, timeout=within)
+        return all(self._tasks[run].done() for run in asked)
+
+    def is_over(self, run: str) -> bool:
+        """Whether the tail of this run has been handed over or given up."""
+        task = self._tasks.get(run)
+        return task is not None and task.done()
+
+    def forget(self, run: str) -> None:
+        """The run's end has been told."""
+        task = self._tasks.pop(run, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _hand_over(self, run: str, lease: float) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                pushing = group.create_task(self._push_all(run))
+                group.create_task(self._watch_over(run, pushing, lease))
+        except* ProblemError as group_error:
+            log.warning("the tail of %s was not taken: %s", run, group_error.exceptions[0], extra={"run_id": run})
+        except* OSError as group_error:
+            log.warning("the tail of %s could not be read: %s", run, group_error.exceptions[0], extra={"run_id": run})
+        except* Exception as group_error:  # noqa: BLE001 - contained: nothing else ends with it
+            contain("tail", _first_of(group_error), run=run)
+
+    async def _watch_over(self, run: str, pushing: "asyncio.Task[None]", lease: float) -> None:
+        """Cancel the push when it is late although the dispatcher is there."""
+        loop = asyncio.get_running_loop()
+        began, patience = loop.time(), 2 * lease
+        wait = patience
+        while not (await asyncio.wait({pushing}, timeout=wait))[0]:
+            now = loop.time()
+            is_there = self._in_contact_since is not None and now - self._answered_at < lease
+            counted_from = max(began, self._in_contact_since or began) if is_there else now
+            wait = counted_from + patience - now
+            if wait <= 0:
+                log.warning("the tail of %s was given up after %.0f s", run, now - began, extra={"run_id": run})
+                pushing.cancel()
+                return
+
+    async def _push_all(self, run: str) -> None:
+        async with self._turns:
+            await self._push_members(run)
+
+    async def _push_members(self, run: str) -> None:
+        """Member after member, in pieces, so that a gang of thousands is never in memory at once."""
+        chunks: list[LogChunk] = []
+        size = 0
+        for role, index in members_of(self._runtime, run):
+            chunk, _ = await read_chunk(self._runtime, run, role, index, -TAIL_BYTES, TAIL_BYTES)
+            if chunk is None or not chunk.data:
+                continue
+            chunks.append(chunk)
+            size += len(chunk.data)
+            if size >= _PUSH_BYTES:
+                await self._push(run, chunks)
+                chunks, size = [], 0
+        if chunks:
+            await self._push(run, chunks)
+
+    async def _push(self, run: str, chunks: list[LogChunk]) -> None:
+        """Until it is taken or refused for good."""
+        body = StreamPush(session=self._session, chunks=tuple(chunks), end=True)
+        while True:
+            with contextlib.suppress(UnreachableError):
+                try:
+                    await self._pusher.push(run, body)
+                except ProblemError as error:
+                    if error.code.status != 503:
+                        raise
+                else:
+                    return
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first

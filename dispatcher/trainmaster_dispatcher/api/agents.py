@@ -1,0 +1,65 @@
+"""Routes that agents call: the three of the agent protocol."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.protocol.agent import StreamPush
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.sync_parts import read_sync
+from trainmaster_dispatcher.api.context import Agent, App
+from trainmaster_dispatcher.api.limits import StreamKind
+from trainmaster_dispatcher.services import agents, logs
+from trainmaster_dispatcher.services.preparing import without_nul
+from trainmaster_dispatcher.store.soft import CLUSTERS
+
+router = APIRouter(prefix="/agent/v1", tags=["agents"])
+
+
+def _json(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
+
+
+@router.post("/sync")
+async def sync(request: Request, state: App, caller: Agent) -> Response:
+    """State of a cluster's runs and capacity; renews the session lease."""
+    try:
+        body = read_sync(without_nul(await request.body()))
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return _json(await agents.sync(state.stores, caller, body))
+
+
+@router.get("/desired")
+async def desired(
+    request: Request,
+    state: App,
+    caller: Agent,
+    session: str,
+    after: Annotated[int, Query(ge=0)] = 0,
+    wait: Annotated[float, Query(ge=0, le=60)] = 60,
+) -> Response:
+    """What changed for the cluster after a version; held until something did, at most a third of the lease."""
+    stream = state.limits.open_stream(
+        request.scope, StreamKind.POLL, lambda: state.stores.soft.wake_here(CLUSTERS, [caller.cluster_id or 0])
+    )
+    body = await agents.desired(state.stores, caller, session, after, wait, stream.check)
+    return Response(body, media_type="application/json")
+
+
+@router.post("/streams/{stream}")
+async def push(stream: str, request: Request, state: App, caller: Agent) -> Response:
+    """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
+    try:
+        body = StreamPush.model_validate_json(without_nul(await request.body()))
+    except ValidationError as error:
+        raise _invalid(error) from error
+    await logs.push(state.stores, caller, stream, body)
+    return Response(b"{}", media_type="application/json")
+
+
+def _invalid(error: ValidationError) -> ProblemError:
+    mistakes = mistakes_of(error)
+    return ProblemError(Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes)

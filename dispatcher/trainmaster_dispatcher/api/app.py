@@ -1,0 +1,336 @@
+"""The application: routers, error mapping, start and end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from trainmaster import __version__
+from trainmaster.metrics import exporter
+from trainmaster.metrics.kinds import Process
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster_dispatcher.api import (
+    agents,
+    bursts,
+    clusters,
+    datasets,
+    jobs,
+    prices,
+    reference_page,
+    simulations,
+    tenants,
+    webhooks,
+)
+from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
+from trainmaster_dispatcher.api.audience import Audience
+from trainmaster_dispatcher.api.context import State, note_refusal, readable
+from trainmaster_dispatcher.api.parsing import Parser
+from trainmaster_dispatcher.containment import run_for_ever
+from trainmaster_dispatcher.domain.default_requests import read_requests
+from trainmaster_dispatcher.services import agents as agent_service
+from trainmaster_dispatcher.services import measuring
+from trainmaster_dispatcher.services.preparing import Most
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import agents as agent_store
+from trainmaster_dispatcher.store.database import DuplicateError, StoreAwayError, map_error
+
+log = logging.getLogger(__name__)
+
+_KEYS_SECONDS = 1.0
+_REFUSALS_SECONDS = 1.0
+_PROBLEM_SCHEMA = {
+    "description": "An RFC 9457 problem; docs/reference/errors.md has a section for each code.",
+    "type": "object",
+    "required": ["type", "title", "status", "code", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string", "enum": [code.value for code in Code]},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+        "requestId": {"type": "string"},
+        "mistakes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["path", "message"],
+                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}
+
+_ROUTERS = {
+    Audience.USERS: (
+        "/v1",
+        (
+            jobs.router,
+            tenants.router,
+            clusters.router,
+            prices.router,
+            bursts.router,
+            datasets.router,
+            simulations.router,
+            webhooks.router,
+        ),
+    ),
+    Audience.AGENTS: ("/agent/v1", (agents.router,)),
+}
+"""Where the routes of each audience begin, and what they are."""
+
+
+def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
+    """The api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
+    app = FastAPI(
+        title="Trainmaster",
+        version=__version__,
+        summary="Multi-cluster dispatcher for AI and batch jobs",
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # A redirect would be made of the Host header, which the caller chooses.
+        redirect_slashes=False,
+        responses=_PROBLEMS,
+    )
+    app.openapi = partial(_document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
+    app.state.settings = settings
+    app.state.audience = audience
+    for other, (prefix, routers) in _ROUTERS.items():
+        if audience.includes(other):
+            for router in routers:
+                app.include_router(router)
+        else:
+            app.mount(prefix, _for_others(audience, other))
+    app.add_api_route("/docs", _reference, include_in_schema=False)
+    app.add_api_route("/healthz", _alive, include_in_schema=False)
+    app.add_api_route("/readyz", _ready, include_in_schema=False)
+    app.add_api_route("/metrics", _metrics, include_in_schema=False)
+    app.add_exception_handler(ProblemError, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(ValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(DuplicateError, _on_duplicate)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
+    app.add_exception_handler(Exception, _on_error)
+    return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once)
+
+
+def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """What is at addresses that this process does not serve."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ProblemError(
+            Code.NOT_FOUND, f"this api serves only {audience}; {other} have to call an api that serves {other}"
+        )
+
+    return refuse
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    stores = Stores.open(settings)
+    parser = Parser(settings.inline_body_bytes, _most(settings))
+    state = app.state.trainmaster = State(stores, parser)
+    # Only an api that agents can call may say that they can be served: runs are called lost by that.
+    serves_agents = app.state.audience.includes(Audience.AGENTS)
+    beats = (
+        [asyncio.create_task(run_for_ever("service-heartbeat", lambda: _beat(stores)), name="service-heartbeat")]
+        if serves_agents
+        else []
+    )
+    if serves_agents:
+        beats.append(
+            asyncio.create_task(
+                run_for_ever("desired-versions", lambda: agent_service.watch_desired(stores)), name="desired-versions"
+            )
+        )
+    if app.state.audience.includes(Audience.USERS):
+        beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
+    beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
+    measuring.watch(stores)
+    beats.append(
+        asyncio.create_task(
+            run_for_ever("postgres-ping", lambda: measuring.ping_for_ever(stores)), name="postgres-ping"
+        )
+    )
+    beats.append(
+        asyncio.create_task(run_for_ever("refused-calls", lambda: _store_refusals(state)), name="refused-calls")
+    )
+    try:
+        yield
+    finally:
+        for beat in beats:
+            beat.cancel()
+        await asyncio.gather(*beats, return_exceptions=True)
+        parser.close()
+        await state.intake.close()
+        await state.leader.close()
+        await stores.close()
+
+
+def _most(settings: Settings) -> Most:
+    return Most(settings.most_jobs_per_call, settings.most_parameter_sets, read_requests(settings.default_requests))
+
+
+async def _beat(stores: Stores) -> None:
+    """Note that agents can be served, so that no run is called lost right after an outage of the service itself."""
+    seconds = stores.settings.lease_seconds
+    while True:
+        try:
+            async with stores.database.transaction() as tx:
+                await agent_store.beat(tx, seconds)
+        except ProblemError as error:
+            log.warning("the service's heartbeat could not be stored: %s", error)
+        except Exception:
+            # Without a heartbeat no run would ever be called lost again.
+            log.exception("the service's heartbeat failed")
+        await asyncio.sleep(seconds / 4)
+
+
+async def _end_streams(state: State) -> None:
+    """End what lasts once its key was revoked or has expired: new calls with it are refused by themselves."""
+    while True:
+        await asyncio.sleep(_KEYS_SECONDS)
+        if not state.limits.has_streams:
+            continue
+        try:
+            await state.keyring.refresh()
+        except ProblemError as error:
+            log.warning("keys of open streams could not be looked at: %s", error)
+        except Exception:
+            log.exception("keys of open streams could not be looked at")
+        state.limits.end_streams(state.keyring.counts)
+
+
+async def _store_refusals(state: State) -> None:
+    """Store calls that were refused, for the audit."""
+    while True:
+        await asyncio.sleep(_REFUSALS_SECONDS)
+        try:
+            await state.refusals.store(state.stores.database)
+        except ProblemError as error:
+            log.warning("refused calls could not be stored: %s", error)
+        except Exception:
+            log.exception("storing refused calls failed")
+
+
+async def _alive() -> dict[str, str]:
+    return {"status": "alive", "version": __version__}
+
+
+async def _ready(request: Request) -> Response:
+    state: State = request.app.state.trainmaster
+    await state.stores.database.ping()
+    soft = "away" if state.stores.soft.is_away else "ok"
+    return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with what routes do not say themselves: how calls are authenticated, and what a problem is."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        components = document.setdefault("components", {})
+        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
+        components.setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+        document["security"] = [{"apiKey": []}]
+    return app.openapi_schema or {}
+
+
+async def _reference(request: Request) -> Response:
+    """The API reference for people."""
+    headers = {"Content-Security-Policy": reference_page.POLICY, "X-Content-Type-Options": "nosniff"}
+    return Response(reference_page.render(request.app.openapi()), media_type="text/html", headers=headers)
+
+
+def _metrics() -> Response:
+    """In a thread of its own, as writing it takes some milliseconds."""
+    page, content_type = exporter.page(Process.API)
+    return Response(page, media_type=content_type)
+
+
+def problem_response(error: ProblemError, instance: str) -> Response:
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    if error.code is Code.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    body: dict[str, Any] = error.to_problem(instance) | {"requestId": request_id.get()}
+    return Response(
+        readable(body), status_code=error.code.status, media_type="application/problem+json", headers=headers
+    )
+
+
+async def _on_gone(request: Request, error: Exception) -> Response:
+    """The caller hung up before its body was whole; nobody reads this answer, and nothing went wrong here."""
+    return Response(status_code=400)
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemError)  # noqa: S101 - registered for it alone
+    note_refusal(request, error)
+    if isinstance(error, StoreAwayError):
+        log.warning("503: %s", error.__cause__ or error)
+        measuring.note_problem(error)
+    return problem_response(error, request.url.path)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    if isinstance(error, ValidationError):
+        mistakes = mistakes_of(error)
+    else:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for these two alone
+        mistakes = tuple(
+            Mistake(path=".".join(str(part) for part in item["loc"][1:]), message=item["msg"])
+            for item in error.errors()
+        )
+    detail = f"{mistakes[0].path}: {mistakes[0].message}"
+    return problem_response(ProblemError(Code.INVALID_PARAMETER, detail, mistakes=mistakes), request.url.path)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it alone
+    code = Code.METHOD_NOT_ALLOWED if error.status_code == 405 else Code.NOT_FOUND
+    if error.status_code not in (404, 405):
+        code = Code.MALFORMED_BODY
+    detail = f"there is nothing at {request.url.path}" if code is Code.NOT_FOUND else str(error.detail)
+    answer = problem_response(ProblemError(code, detail), request.url.path)
+    if allowed := (error.headers or {}).get("Allow"):
+        answer.headers["Allow"] = allowed
+    return answer
+
+
+async def _on_duplicate(request: Request, error: Exception) -> Response:
+    problem = ProblemError(Code.CONFLICT, f"something like it exists already ({error})")
+    return problem_response(problem, request.url.path)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    mapped = map_error(error)
+    if isinstance(mapped, ProblemError):
+        return problem_response(mapped, request.url.path)
+    log.error("unexpected error", exc_info=error)
+    return problem_response(
+        ProblemError(Code.INTERNAL, "the dispatcher made a mistake; its log has the details under this request id"),
+        request.url.path,
+    )

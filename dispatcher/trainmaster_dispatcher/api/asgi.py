@@ -1,0 +1,160 @@
+"""A pure ASGI layer around the application: request ids, a limit on bodies, the access log."""
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+import orjson
+
+from trainmaster import process_logs
+from trainmaster.metrics import definitions as metrics
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.api.limits import CALL, METER, Call
+from trainmaster_dispatcher.api.turns import Meter
+
+log = logging.getLogger("trainmaster.access")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+client_address: ContextVar[str] = ContextVar("client_address", default="")
+"""Where the request of this context comes from, as far as trusted proxies say."""
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+
+_AGENTS = "/agent/"
+_SMALL_BODY = 65_536
+_LONGEST_PATH = 500
+"""Of a path in the log: nobody can fill it with long ones."""
+
+
+class Envelope:
+    """Wraps the application. Bodies are held in memory until they are answered, so many bytes at once and no more."""
+
+    def __init__(self, app: App, largest_body: int, most_at_once: int) -> None:
+        self._app = app
+        self.largest = largest_body
+        self.most_at_once = max(most_at_once, largest_body)
+        self.held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+        mark = request_id.set(own)
+        client_address.set(_address(scope))
+        began, status = time.perf_counter(), 0
+
+        body = _Body(self, scope, receive)
+
+        async def marked_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
+            await send(message)
+
+        with process_logs.about(request_id=own):
+            try:
+                length = headers.get(b"content-length", b"0")
+                said = int(length) if length.isdigit() else 0
+                if said > self.largest:
+                    await _refuse(self.too_large(), scope, own, marked_send)
+                elif not body.has_room(said):
+                    await _refuse(self.too_many(), scope, own, marked_send)
+                else:
+                    meter = scope[METER] = Meter()
+                    await meter.run(self._app(scope, body.receive, marked_send))
+            finally:
+                body.release()
+                call: Call | None = scope.get(CALL)
+                if call is not None:
+                    call.end()
+                _tell(scope, call, status, time.perf_counter() - began)
+                request_id.reset(mark)
+
+    def too_large(self) -> ProblemError:
+        metrics.http_bodies_refused.inc()
+        return ProblemError(Code.BODY_TOO_LARGE, f"a body may have at most {self.largest} bytes")
+
+    def too_many(self) -> ProblemError:
+        metrics.http_bodies_refused.inc()
+        return ProblemError(Code.TOO_BUSY, "too many large bodies are being read; try again", retry_after=1.0)
+
+
+class _Body:
+    """The body of one request, counted as it comes. Agents' calls and small bodies always have room."""
+
+    def __init__(self, envelope: Envelope, scope: Scope, receive: Receive) -> None:
+        self._envelope = envelope
+        self._receive = receive
+        self._is_agents = scope["path"].startswith(_AGENTS)
+        self._read = 0
+        self._reserved = 0
+
+    def has_room(self, size: int) -> bool:
+        """Reserve so many bytes for it; whether all bodies together stay within what may be held at once."""
+        if self._is_agents or size <= max(self._reserved, _SMALL_BODY):
+            return True
+        self._envelope.held += size - self._reserved
+        self._reserved = size
+        return self._envelope.held <= self._envelope.most_at_once
+
+    def release(self) -> None:
+        self._envelope.held -= self._reserved
+
+    async def receive(self) -> Message:
+        """The next message. Raises ProblemError for a body that is too large, or one too many.
+
+        Bodies that come too slowly are the connection's to end; see ``http_connections``.
+        """
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._read += len(message.get("body", b""))
+            if self._read > self._envelope.largest:
+                raise self._envelope.too_large()
+            if not self.has_room(self._read):
+                raise self._envelope.too_many()
+        return message
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0])[:64] if client else ""
+
+
+async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> None:
+    """Answer without reading the body, and close the connection that it would come over."""
+    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+    if problem.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(problem.retry_after))))
+    await send({"type": "http.response.start", "status": problem.code.status, "headers": headers})
+    body = problem.to_problem(scope["path"]) | {"requestId": own}
+    await send({"type": "http.response.body", "body": orjson.dumps(body)})
+
+
+def _tell(scope: Scope, call: Call | None, status: int, seconds: float) -> None:
+    """Write the line of the access log, and count the request under its route, never under its path, which may name a job."""
+    extra: dict[str, object] = {"status": status, "seconds": round(seconds, 4)}
+    if client := scope.get("client"):
+        extra["client"] = client[0]
+    if call is not None:
+        extra |= {"key_id": call.caller.key_id, "key": call.caller.name}
+    if job := scope.get("path_params", {}).get("job_id"):
+        extra["job_id"] = job
+    log.info("%s %s %d", scope["method"], scope["path"][:_LONGEST_PATH], status, extra=extra)
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    route = getattr(scope.get("route"), "path", "none")
+    metrics.http_requests.labels(method, route, str(status or "none")).inc()
+    metrics.http_request_seconds.labels(method, route).observe(seconds)

@@ -1,0 +1,172 @@
+"""Routes of clusters."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from trainmaster.protocol.tenants import (
+    ClusterSpec,
+    DeclareLostSpec,
+    DrainSpec,
+    JoinSpec,
+    RotateSpec,
+    StopQuarantinedSpec,
+)
+from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
+from trainmaster_dispatcher.services import auditing, clusters, reading, recovery, tenants
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+router = APIRouter(prefix="/v1", tags=["clusters"])
+
+
+@router.get("/clusters")
+async def list_clusters(state: App, caller: Person) -> Response:
+    """Clusters that the caller's jobs may go to, with their contact and capacity."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"clusters": await reading.list_clusters(tx, caller)})
+
+
+@router.get("/clusters/{name}")
+async def show_cluster(name: str, state: App, caller: Person) -> Response:
+    """One cluster."""
+    async with state.stores.database.transaction() as tx:
+        return named(await reading.list_clusters(tx, caller), name, "cluster")
+
+
+@router.put("/clusters/{name}")
+async def put_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Declare or change a cluster."""
+    spec = read_model(ClusterSpec, await request.body())
+    same_name(spec.name, name, "cluster")
+    await change(state, caller, "put cluster", name, lambda tx: tenants.put_cluster(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/clusters/{name}", status_code=204)
+async def delete_cluster(name: str, state: App, caller: Admin, force: bool = False) -> Response:
+    """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
+
+    action = "delete cluster"
+    async with state.stores.database.transaction() as tx:
+        details = auditing.change_of(await auditing.object_of(tx, action, name), None)
+
+    async def noted(tx: Transaction) -> None:
+        await note(tx, caller, action, name, details | ({"force": True} if force else {}))
+
+    await clusters.remove(state.stores, caller, name, force=force, note=noted)
+    return Response(status_code=204)
+
+
+@router.post("/clusters/{name}/join", status_code=201)
+async def join(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make a key for a cluster's agent, and the cluster if it is not there. The secret is in this answer and nowhere else."""
+    refuse_idempotency_key(request)
+    spec = read_model(JoinSpec, await request.body())
+    same_name(spec.name, name, "cluster")
+    return await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, spec))
+
+
+@router.post("/clusters/{name}/rotate", status_code=201)
+async def rotate(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make another key for a cluster's agent, and revoke the old ones at once or not."""
+    refuse_idempotency_key(request)
+    spec = read_model(RotateSpec, await request.body())
+    revoke_old = spec.revoke_old
+    return await _make_agent_key(
+        state, caller, "rotate key", name, lambda tx: clusters.rotate(tx, name, revoke_old=revoke_old)
+    )
+
+
+async def _make_agent_key(
+    state: State, caller: Caller, action: str, name: str, work: Callable[[Transaction], Awaitable[dict[str, Any]]]
+) -> Response:
+    async with state.stores.database.transaction() as tx:
+        made = await work(tx)
+        details = {"key": made["key"]["id"], "revoked": made.get("revoked", [])}
+        await note(tx, caller, action, name, details)
+    state.stores.tenants_changed()
+    return answer(made, 201)
+
+
+@router.post("/clusters/{name}/drain")
+async def drain(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Let nothing new start on a cluster, and what runs there give way, or finish."""
+    body = await request.body()
+    spec = read_model(DrainSpec, body)
+
+    details = dict(spec.to_wire())
+
+    async def work() -> tuple[int, Any]:
+        done = await clusters.drain(state.stores, caller, name, let_finish=spec.let_finish)
+        details.update(done)
+        return 200, done
+
+    return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=details)
+
+
+@router.post("/clusters/{name}/declare-lost")
+async def declare_lost(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Take an admin's word that nothing of a cluster runs any more."""
+    body = await request.body()
+    spec = read_model(DeclareLostSpec, body)
+
+    details = dict(spec.to_wire())
+
+    async def work() -> tuple[int, Any]:
+        if spec.orphans:
+            done = await clusters.give_up_orphans(state.stores, caller, name)
+        else:
+            done = await clusters.declare_lost(state.stores, caller, name, force=spec.force)
+        details.update(done)
+        return 200, done
+
+    return await once_in_parts(request, state, caller, body, work, action="declare lost", target=name, details=details)
+
+
+@router.get("/clusters/{name}/quarantined-runs")
+async def list_quarantined(name: str, state: App, caller: Admin) -> Response:
+    """Runs that the cluster's agent holds and that the store has forgotten since it was restored."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"runs": await recovery.list_quarantined(tx, name)})
+
+
+@router.post("/clusters/{name}/stop-quarantined")
+async def stop_quarantined(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Have quarantined runs stopped: those that are named, or all of them."""
+    body = await request.body()
+    spec = read_model(StopQuarantinedSpec, body)
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        return 200, {"name": name, "stopping": await recovery.stop_quarantined(tx, name, list(spec.runs))}
+
+    return await once(request, state, caller, body, work, action="stop quarantined", target=name)
+
+
+@router.post("/clusters/{name}/cordon")
+async def cordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Let nothing new start on a cluster."""
+    return await _cordon(name, request, state, caller, on=True)
+
+
+@router.post("/clusters/{name}/uncordon")
+async def uncordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Let jobs start on a cluster again."""
+    return await _cordon(name, request, state, caller, on=False)
+
+
+async def _cordon(name: str, request: Request, state: State, caller: Caller, *, on: bool) -> Response:
+    details: dict[str, Any] = {}
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        before = await auditing.object_of(tx, "cordon cluster", name)
+        await tenants.cordon(tx, name, on)
+        details.update(auditing.change_of(before, await auditing.object_of(tx, "cordon cluster", name)))
+        return 200, {"name": name, "cordoned": on}
+
+    action = "cordon" if on else "uncordon"
+    done = await once(request, state, caller, await request.body(), work, action=action, target=name, details=details)
+    state.stores.tenants_changed()
+    return done

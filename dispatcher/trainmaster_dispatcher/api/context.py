@@ -1,0 +1,231 @@
+"""What each request works with: the stores, who calls, and answers that are given once per idempotency key.
+
+Answers leave through ``answer``, which leaves out what the caller has no right to read: see ``domain.redaction``.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.states import KeyRole
+from trainmaster_dispatcher.api.asgi import client_address, request_id
+from trainmaster_dispatcher.api.keyring import Keyring
+from trainmaster_dispatcher.api.leader import LeaderOverHttp
+from trainmaster_dispatcher.api.limits import Limits
+from trainmaster_dispatcher.api.parsing import Parser
+from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
+from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
+from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
+from trainmaster_dispatcher.services.followers import Followers
+from trainmaster_dispatcher.services.intake import Intake
+from trainmaster_dispatcher.services.preparing import parse_json
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import keys
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller, Claim
+
+Model = TypeVar("Model", bound=BaseModel)
+_MOST_MODEL_BYTES = 1024 * 1024
+"""Of a body that is read where agents' calls are answered, too; submissions have processes of their own."""
+
+_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Who makes the request of this context, once that is known."""
+
+
+class State:
+    """What the application holds for all requests."""
+
+    def __init__(self, stores: Stores, parser: Parser) -> None:
+        self.stores = stores
+        self.parser = parser
+        self.keyring = Keyring(stores)
+        self.limits = Limits(stores.settings)
+        self.admissions = ClusterAdmissions(stores)
+        self.followers = Followers(stores)
+        self.intake = Intake(stores)
+        self.leader = LeaderOverHttp()
+        self.refusals = Refusals()
+
+
+async def state_of(request: Request) -> State:
+    """What the application holds. Not a plain function: those are called in another thread, for each request anew."""
+    state: State = request.app.state.trainmaster
+    return state
+
+
+async def any_caller(request: Request) -> Caller:
+    """Who calls, once it is the caller's turn. Raises ProblemError UNAUTHENTICATED or TOO_MANY_REQUESTS."""
+    state = await state_of(request)
+    try:
+        return await _admitted(request, state)
+    except ProblemError as error:
+        if error.code is Code.TOO_MANY_REQUESTS:
+            await state.limits.slow_down()
+        raise
+
+
+async def _admitted(request: Request, state: State) -> Caller:
+    address = request.client.host if request.client else ""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        state.limits.keyless(address)
+        raise ProblemError(Code.UNAUTHENTICATED, "send the API key as 'Authorization: Bearer KEY'")
+    caller = await state.keyring.caller(secret.strip(), may_be_new=state.limits.may_look(address))
+    if caller is None:
+        raise state.limits.wrong_key(address)
+    _caller.set(caller)
+    await state.limits.admit(request.scope, caller)
+    return caller
+
+
+def _role(*roles: KeyRole) -> Callable[..., Awaitable[Caller]]:
+    async def check(caller: Annotated[Caller, Depends(any_caller)]) -> Caller:
+        if caller.role not in roles:
+            raise ProblemError(
+                Code.FORBIDDEN, f"this needs the role {' or '.join(roles)}; the key {caller.name!r} has {caller.role}"
+            )
+        return caller
+
+    return check
+
+
+Person = Annotated[Caller, Depends(_role(KeyRole.ADMIN, KeyRole.USER))]
+Admin = Annotated[Caller, Depends(_role(KeyRole.ADMIN))]
+Agent = Annotated[Caller, Depends(_role(KeyRole.AGENT))]
+App = Annotated[State, Depends(state_of)]
+
+
+def readable(value: Any) -> bytes:
+    """Return a value as JSON, without what the caller of this request has no right to read."""
+    caller, payload = _caller.get(), orjson.dumps(value)
+    if caller is not None and caller.role is KeyRole.AGENT:
+        return payload  # nothing is said to agents of other jobs, and specifications must reach them as they are
+    return rendered_json(payload, nothing if caller is None else caller.may_use)
+
+
+async def note(
+    tx: Transaction, caller: Caller, action: str, target: str, details: Mapping[str, Any] | None = None
+) -> None:
+    """Write the audit line of this request, in the transaction of what it changes."""
+    await keys.note_audit(tx, caller, action, target, request_id.get(), details, client_address.get())
+
+
+def note_refusal(request: Request, error: ProblemError) -> None:
+    """Count this request for the audit, if it was refused for want of a key or a right."""
+    if error.code in REFUSED:
+        caller = _caller.get()
+        route = f"{request.method} {request.url.path}"
+        state: State = request.app.state.trainmaster
+        state.refusals.note(error, caller.name if caller else "", client_address.get(), route, request_id.get())
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """Return a value as the answer to the caller of this request."""
+    return Response(readable(value), status_code=status, media_type="application/json")
+
+
+def read_model(model: type[Model], body: bytes, most: int = _MOST_MODEL_BYTES) -> Model:
+    """Read a body of at most ``most`` bytes, here and now. Raises ProblemError with each mistake."""
+    if len(body) > most:
+        raise ProblemError(Code.BODY_TOO_LARGE, f"a body of this call may have at most {most} bytes, not {len(body)}")
+    value = parse_json(body)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        mistakes = mistakes_of(error)
+        raise ProblemError(
+            Code.INVALID_SPEC, f"{mistakes[0].path}: {mistakes[0].message}", mistakes=mistakes
+        ) from error
+
+
+async def once(
+    request: Request,
+    state: State,
+    caller: Caller,
+    body: bytes,
+    work: Callable[[Transaction], Awaitable[tuple[int, Any]]],
+    *,
+    action: str,
+    target: str,
+    details: Mapping[str, Any] | None = None,
+) -> Response:
+    """Do a change, its audit row and its idempotency key in one transaction; a repeated key gives the first answer again.
+
+    ``work`` may fill in the audit's ``details``.
+
+    Raises ProblemError IDEMPOTENCY_MISMATCH when the key came with another body before.
+    """
+    claim, body_hash = idempotency(request, caller, body)
+    async with state.stores.database.transaction() as tx:
+        if claim is not None:
+            kept = await keys.claim_idempotency(tx, claim, body_hash)
+            if kept is not None:
+                return _replay(claim, kept, body_hash)
+        status, value = await work(tx)
+        payload = readable(value)
+        await note(tx, caller, action, target, details)
+        if claim is not None:
+            await keys.keep_answers(tx, {claim: (status, payload)})
+    return Response(payload, status_code=status, media_type="application/json")
+
+
+async def once_in_parts(
+    request: Request,
+    state: State,
+    caller: Caller,
+    body: bytes,
+    work: Callable[[], Awaitable[tuple[int, Any]]],
+    *,
+    action: str,
+    target: str,
+    details: Mapping[str, Any] | None = None,
+) -> Response:
+    """As ``once``, for work in transactions of its own: its idempotency key is taken before it.
+
+    A key whose work is under way, or was cut off, lets the same body do it again: such work changes nothing when repeated.
+    """
+    claim, body_hash = idempotency(request, caller, body)
+    if claim is not None:
+        async with state.stores.database.transaction() as tx:
+            kept = await keys.claim_idempotency(tx, claim, body_hash)
+        if kept is not None and (kept[1] or kept[0] != body_hash):
+            return _replay(claim, kept, body_hash)
+    try:
+        status, value = await work()
+    except ProblemError:
+        if claim is not None:
+            async with state.stores.database.transaction() as tx:
+                await keys.drop_claims(tx, [claim])
+        raise
+    payload = readable(value)
+    async with state.stores.database.transaction() as tx:
+        await note(tx, caller, action, target, details)
+        if claim is not None:
+            await keys.keep_answers(tx, {claim: (status, payload)})
+    return Response(payload, status_code=status, media_type="application/json")
+
+
+def idempotency(request: Request, caller: Caller, body: bytes) -> tuple[Claim | None, bytes]:
+    """The request's idempotency key, if it has one, and a fingerprint of its body."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= 200:
+        raise ProblemError(Code.INVALID_PARAMETER, "an Idempotency-Key has 1 to 200 characters")
+    claim = None if key is None else Claim(caller.key_id, f"{request.method} {request.url.path}", key)
+    return claim, hashlib.sha256(body).digest()
+
+
+def _replay(claim: Claim, kept: tuple[bytes, int, bytes], body_hash: bytes) -> Response:
+    if kept[0] != body_hash:
+        raise ProblemError(
+            Code.IDEMPOTENCY_MISMATCH, f"the idempotency key {claim.key!r} came with another body before"
+        )
+    return Response(
+        kept[2], status_code=kept[1], media_type="application/json", headers={"Idempotency-Replayed": "true"}
+    )

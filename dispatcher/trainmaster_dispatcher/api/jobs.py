@@ -1,0 +1,342 @@
+"""Routes of jobs."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.states import JobState
+from trainmaster_dispatcher.api.asgi import client_address, request_id
+from trainmaster_dispatcher.api.context import (
+    App,
+    Person,
+    State,
+    answer,
+    idempotency,
+    note,
+    once,
+    once_in_parts,
+    read_model,
+    readable,
+)
+from trainmaster_dispatcher.api.limits import OpenStream, StreamKind
+from trainmaster_dispatcher.containment import Part
+from trainmaster_dispatcher.containment import note as note_error
+from trainmaster_dispatcher.services import asking, auditing, logs, reading, steer
+from trainmaster_dispatcher.services.intake import CREATED, Asked, ByItselfError
+from trainmaster_dispatcher.services.steer import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
+from trainmaster_dispatcher.services.submit import Submission, submit_one
+from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.soft import JOBS, wait_set
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+_LOOK_SECONDS = 1.0
+_COMMENT_SECONDS = 15.0
+"""A stream that is silent for longer, or for down to half of it, says so: not all of them in the same moment."""
+_MOST_EVENTS = 1000
+"""Events that are read at once."""
+_LONGEST_EVENT_ID = 18
+
+
+@router.post("", status_code=201)
+async def submit_jobs(
+    request: Request, state: App, caller: Person, is_dry: Annotated[bool, Query(alias="dryRun")] = False
+) -> Response:
+    """Submit one job, ``{"jobs": [...]}`` with up to 10,000, or ``{"job": {...}, "parameters": [...]}``; all or nothing.
+
+    With ``dryRun`` nothing is stored: up to 100 jobs are checked, and what would become of each is said.
+    """
+    body = await request.body()
+    prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
+    if is_dry:
+        return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
+
+    claim, body_hash = idempotency(request, caller, body)
+    asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
+    if state.intake.takes(asked):
+        with suppress(ByItselfError):
+            payload = await state.intake.submit(asked)
+            return Response(payload, status_code=CREATED, media_type="application/json")
+
+    details: dict[str, Any] = {}
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        done = await submit_one(tx, state.stores, caller, prepared)
+        details.update(auditing.jobs_of(done.ids))
+        return CREATED, prepared.answer(done.ids)
+
+    target = f"{len(prepared)} jobs"
+    return await once(request, state, caller, body, work, action="submit", target=target, details=details)
+
+
+@router.get("")
+async def list_jobs(
+    state: App,
+    caller: Person,
+    queue: str | None = None,
+    state_filter: Annotated[list[str] | None, Query(alias="state")] = None,
+    name: str | None = None,
+    priority_class: Annotated[str | None, Query(alias="priorityClass")] = None,
+    label: Annotated[list[str] | None, Query()] = None,
+    cluster: str | None = None,
+    cursor: str | None = None,
+    limit: Limit = 100,
+) -> Response:
+    """A page of jobs, newest first. ``label`` is ``key=value`` and may be repeated, as may ``state``."""
+    wanted = BulkFilter(
+        queue=queue,
+        states=tuple(state_filter or ()),
+        name=name,
+        priority_class=priority_class,
+        labels=_labels(label or []),
+        cluster=cluster,
+    )
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.list_jobs(tx, caller, wanted, cursor, limit))
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    out = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ProblemError(
+                Code.INVALID_PARAMETER,
+                f"label {item!r} is not key=value",
+                mistakes=(Mistake(path="label", message=item),),
+            )
+        out[key] = value
+    return out
+
+
+@router.post("/reprioritise")
+async def reprioritise(request: Request, state: App, caller: Person) -> Response:
+    """Change priority or priority class of all waiting jobs that match a filter."""
+    return await _bulk(request, state, caller, None)
+
+
+@router.post("/cancel")
+async def cancel_many(request: Request, state: App, caller: Person) -> Response:
+    """Cancel all jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.CANCEL)
+
+
+@router.post("/suspend")
+async def suspend_many(request: Request, state: App, caller: Person) -> Response:
+    """Suspend all jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.SUSPEND)
+
+
+@router.post("/resume")
+async def resume_many(request: Request, state: App, caller: Person) -> Response:
+    """Resume all held jobs that match a filter."""
+    return await _bulk(request, state, caller, Action.RESUME)
+
+
+@router.post("/retry")
+async def retry_many(request: Request, state: App, caller: Person) -> Response:
+    """Try all failed or cancelled jobs that match a filter once more."""
+    return await _bulk(request, state, caller, Action.RETRY)
+
+
+async def _bulk(request: Request, state: State, caller: Caller, action: Action | None) -> Response:
+    body = await request.body()
+    wanted = read_model(BulkRequest, body)
+    if (action is None) != (wanted.patch is not None):
+        raise ProblemError(Code.INVALID_SPEC, "patch is for reprioritise, which needs it, and for nothing else")
+    if wanted.grace is not None and action is not Action.CANCEL:
+        raise ProblemError(Code.INVALID_SPEC, "grace is for cancel, and for nothing else")
+
+    details: dict[str, Any] = {}
+
+    async def work() -> tuple[int, Any]:
+        result = await steer.bulk(state.stores, caller, wanted, action)
+        details.update(
+            {"matched": result.matched, "changed": result.changed, **auditing.jobs_of(result.ids, result.changed)}
+        )
+        return 200, {"matched": result.matched, "changed": result.changed, "dryRun": wanted.dry_run}
+
+    if wanted.dry_run:
+        return answer((await work())[1])
+    name = action.value if action else "reprioritise"
+    target = orjson.dumps(wanted.to_wire()).decode()
+    return await once_in_parts(
+        request, state, caller, body, work, action=f"bulk {name}", target=target, details=details
+    )
+
+
+@router.get("/{job_id}")
+async def show_job(job_id: str, state: App, caller: Person) -> Response:
+    """One job with its specification and runs."""
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.show_job(tx, caller, job_id))
+
+
+@router.patch("/{job_id}")
+async def patch_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Change priority or priority class of a job that waits."""
+    body = await request.body()
+    change = read_model(JobPatch, body)
+    async with state.stores.database.transaction() as tx:
+        changed = await steer.patch(tx, state.stores, caller, job_id, change)
+        details = change.to_wire() if changed is None else {**change.to_wire(), "changed": changed.details}
+        await note(tx, caller, "patch", job_id, details)
+    async with state.stores.database.transaction() as tx:
+        return answer(await reading.show_job(tx, caller, job_id))
+
+
+async def _act(request: Request, state: State, caller: Caller, job_id: str, action: Action) -> Response:
+    body = await request.body()
+
+    details: dict[str, Any] = {}
+    grace: float | None = None
+    if action is Action.CANCEL and body.strip():
+        given = read_model(CancelSpec, body).grace
+        if given is not None:
+            grace, details = parse_duration(given), {"grace": given}
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        changed = await steer.act(tx, state.stores, caller, job_id, action, grace)
+        if changed is not None:
+            details.update(auditing.change_of(steer.told(changed.record.job), steer.told(changed.job)))
+        row = await job_store.view(tx, await steer.find_key(tx, caller, job_id))
+        return 200, {"id": job_id, "changed": changed is not None, "state": (row.wish or row.state) if row else ""}
+
+    return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
+
+
+@router.post("/{job_id}/cancel")
+async def cancel_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Cancel a job; shown as ``cancelling`` until every member is gone."""
+    return await _act(request, state, caller, job_id, Action.CANCEL)
+
+
+@router.post("/{job_id}/suspend")
+async def suspend_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Hold a job; a running one is stopped and queued again by ``resume``."""
+    return await _act(request, state, caller, job_id, Action.SUSPEND)
+
+
+@router.post("/{job_id}/resume")
+async def resume_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Let a held job go on."""
+    return await _act(request, state, caller, job_id, Action.RESUME)
+
+
+@router.post("/{job_id}/retry")
+async def retry_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
+    """Try a failed or cancelled job once more, with fresh retries."""
+    return await _act(request, state, caller, job_id, Action.RETRY)
+
+
+@router.get("/{job_id}/why")
+async def why(job_id: str, state: App, caller: Person) -> Response:
+    """Why the job is where it is and, while it is queued, its place."""
+    return answer(await asking.why(state.stores, state.leader, caller, job_id))
+
+
+@router.get("/{job_id}/events")
+async def events(
+    job_id: str,
+    request: Request,
+    state: App,
+    caller: Person,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 1000,
+) -> Response:
+    """The job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
+    async with state.stores.database.transaction() as tx:
+        key = await steer.find_key(tx, caller, job_id)
+        if "text/event-stream" not in request.headers.get("accept", ""):
+            rows = await job_store.events_after(tx, key, after, limit)
+            return answer({"events": [reading.event_view(row) for row in rows]})
+    last = request.headers.get("last-event-id", "")
+    if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
+        raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
+    stream = state.limits.open_stream(
+        request.scope, StreamKind.EVENTS, lambda: state.stores.soft.wake_here(JOBS, [key])
+    )
+    events = _server_sent(_events_of(state, stream, key, int(last) if last else after), job_id)
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterator[bytes]:
+    """The events of one job; an unexpected error ends this stream alone, and whoever reads it begins again after the last event."""
+    try:
+        async for event in events:
+            yield event
+    except Exception as error:  # noqa: BLE001 - noted with its traceback
+        note_error(Part.STREAM, f"events of {job_id}", error)
+        yield b": an error inside Trainmaster ended this stream; its log has it\n\n"
+
+
+async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> AsyncIterator[bytes]:
+    """Events as they are committed; ends after the job has ended and all was told, and when the caller's key is revoked.
+
+    ``Followers`` wakes it when the job has changed, so that it need not look by itself.
+    """
+    with state.stores.soft.waiter(JOBS, key) as changed:
+        while not stream.is_ended:
+            try:
+                happened = await state.followers.events_after(key, seq, _MOST_EVENTS)
+            except ProblemError:
+                yield b"event: away\ndata: the store does not answer; trying again\n\n"
+                await wait_set(changed, _LOOK_SECONDS)
+                continue
+            rows, job = happened.events, happened.standing
+            for row in rows:
+                seq = row.seq
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
+                    seq,
+                    row.kind.encode(),
+                    readable(reading.event_view(row)),
+                )
+            if job is None or (JobState(job.state).is_terminal and seq >= job.version):
+                yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
+                return
+            if len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
+                yield b": still here\n\n"
+    yield b": the API key was revoked or has expired\n\n"
+
+
+@router.get("/{job_id}/logs")
+async def read_logs(
+    job_id: str,
+    request: Request,
+    state: App,
+    caller: Person,
+    follow: bool = False,
+    role: str | None = None,
+    index: Annotated[int | None, Query(ge=0)] = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+    tail_bytes: Annotated[int, Query(alias="tailBytes", ge=0, le=1 << 30)] = logs.TAIL_BYTES,
+    first: Annotated[int | None, Query(alias="fromAttempt", ge=1)] = None,
+) -> Response:
+    """Output of the job's members, one JSON object per line, live ones through their cluster's agent."""
+    options = logs.LogOptions(follow, role, index, attempt, tail_bytes, first)
+    key = await logs.find(state.stores, caller, job_id)
+    stream = state.limits.open_stream(request.scope, StreamKind.LOGS, lambda: state.stores.soft.wake_here(JOBS, [key]))
+    pieces = logs.read(state.stores, state.followers, key, job_id, options, stream.check)
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for piece in pieces:
+                yield orjson.dumps(piece) + b"\n"
+        except ProblemError as error:
+            yield orjson.dumps({"problem": error.to_problem()}) + b"\n"
+        except Exception as error:  # noqa: BLE001 - noted with its traceback
+            note_error(Part.STREAM, f"logs of {job_id}", error)
+            problem = ProblemError(Code.INTERNAL, "an error inside Trainmaster ended this stream; its log has it")
+            yield orjson.dumps({"problem": problem.to_problem()}) + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})

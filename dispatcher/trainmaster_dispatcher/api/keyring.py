@@ -1,0 +1,109 @@
+"""API keys as one process knows them. Whatever a caller sends, a look at the store is made for all callers together."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from math import inf
+
+from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.tenants import hash_key
+from trainmaster_dispatcher.store import keys
+from trainmaster_dispatcher.store.database import StoreAwayError
+from trainmaster_dispatcher.store.keys import Caller
+
+_LOOK_SECONDS = 1.0
+_LEAST_SECONDS = 0.05
+"""Between two looks, however many unknown keys are shown."""
+_LONGEST_LOOK = 5.0
+_KEPT_SECONDS = 60.0
+"""Even if nothing seems to have changed, for keys that somebody changes in the store by hand."""
+_MOST_UNKNOWN = 10_000
+
+
+class Keyring:
+    """All keys that count, read anew once any key was made, revoked or removed.
+
+    Whether one was is looked at once a second for all of them, so that hundreds of agents, each of which calls every few seconds, do
+    not each cost a query, and a revoked key is dead almost at once. A key that is not among them may have been made since the last
+    look, so that the next look is waited for; what is unknown then is remembered, and cannot displace a key that counts.
+    """
+
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._callers: dict[bytes, tuple[float, Caller]] = {}
+        """Until when it counts, by the clock, and whose the key is; by the key's hash."""
+        self._until: dict[int, float] = {}
+        """The same by the key's number."""
+        self._unknown: dict[bytes, None] = {}
+        """Oldest first."""
+        self._revision = ""
+        self._looked_at = self._loaded_at = self._failed_at = -inf
+        self._looking = asyncio.Lock()
+
+    async def caller(self, secret: str, *, may_be_new: bool = True) -> Caller | None:
+        """Return whose key this is. ``may_be_new`` False: without a look for a key that was made a moment ago."""
+        now = self._clock()
+        await self._look(now - _LOOK_SECONDS)
+        key_hash = hash_key(secret)
+        found = self._callers.get(key_hash)
+        if found is None and may_be_new and key_hash not in self._unknown:
+            await self._look(now)
+            found = self._callers.get(key_hash)
+            if found is None:
+                self._remember_unknown(key_hash)
+        return None if found is None or found[0] <= self._clock() else found[1]
+
+    def counts(self, key_id: int) -> bool:
+        """Whether a key was neither revoked nor has expired, as far as the last look knows."""
+        return self._until.get(key_id, -inf) > self._clock()
+
+    async def refresh(self) -> None:
+        """Look at the store if nobody has for a second."""
+        await self._look(self._clock() - _LOOK_SECONDS)
+
+    def _remember_unknown(self, key_hash: bytes) -> None:
+        while len(self._unknown) >= _MOST_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]
+        self._unknown[key_hash] = None
+
+    async def _look(self, moment: float) -> None:
+        """Return once a look at the store has succeeded that began after a moment of the clock."""
+        if self._looked_at > moment:
+            return
+        async with self._looking:
+            if self._looked_at > moment:
+                return  # another request has looked meanwhile
+            began = self._clock()
+            if began - self._failed_at < _LOOK_SECONDS:
+                raise StoreAwayError("Postgres does not answer; try again in a moment")
+            pause = self._looked_at + _LEAST_SECONDS - began
+            if pause > 0:
+                await asyncio.sleep(pause)
+                began = self._clock()
+            try:
+                # Whoever waits here waits for all others as well, so that no silence may last.
+                async with asyncio.timeout(_LONGEST_LOOK):
+                    await self._read(began)
+            except TimeoutError as error:
+                self._failed_at = self._clock()
+                raise StoreAwayError("Postgres does not answer; try again in a moment") from error
+            except ProblemError:
+                self._failed_at = self._clock()
+                raise
+            self._looked_at = began
+
+    async def _read(self, began: float) -> None:
+        async with self._stores.database.transaction() as tx:
+            # Read first: keys that change between the two statements are read again at the next look.
+            revision = await keys.revision(tx)
+            if revision == self._revision and began - self._loaded_at <= _KEPT_SECONDS:
+                return
+            found = await keys.all_that_count(tx)
+        self._callers = {
+            key: (began + (inf if one.expires_in is None else one.expires_in), one.caller) for key, one in found.items()
+        }
+        self._until = {caller.key_id: until for until, caller in self._callers.values()}
+        self._unknown.clear()
+        self._revision, self._loaded_at = revision, began

@@ -1,0 +1,79 @@
+"""Asking the leading scheduler at the address in its row. With the client's and the worker's ``http.py``, the only place with httpx.
+
+No redirects, no proxies, nothing from the environment; whatever goes wrong is the same: nobody has answered.
+"""
+
+import asyncio
+from typing import TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import PolicyStatuses, Previews
+from trainmaster.protocol.places import Place, Usages
+from trainmaster_dispatcher.services.asking import Answers, NoAnswerError, PreviewQuestion, Questions
+from trainmaster_dispatcher.store.scheduling import Reads
+
+Model = TypeVar("Model", bound=Lenient)
+
+PLACE_SECONDS = 0.5
+"""For a place: who asks why a job waits is told what is stored rather than made to wait."""
+TRY_SECONDS = 20.0
+"""For a whole dry run; the leader itself takes half of it at most."""
+
+
+class LeaderOverHttp:
+    """Implements ``services.asking.Leader``; keeps a connection for the next question."""
+
+    def __init__(self, place_seconds: float = PLACE_SECONDS, try_seconds: float = TRY_SECONDS) -> None:
+        self._place_seconds = place_seconds
+        self._try_seconds = try_seconds
+        limits = httpx.Limits(max_connections=50, max_keepalive_connections=5)
+        self._http = httpx.AsyncClient(trust_env=False, timeout=try_seconds, limits=limits)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def place(self, reads: Reads, key: int) -> Place | None:
+        answer = await self._ask(self._place_seconds, reads, "GET", f"/place/{key}")
+        return None if answer.status_code == httpx.codes.NOT_FOUND else _read(answer, Place)
+
+    async def usage(self, reads: Reads) -> Usages:
+        return _read(await self._ask(self._place_seconds, reads, "GET", "/usage"), Usages)
+
+    async def try_out(self, reads: Reads, questions: Questions) -> Answers:
+        body = questions.model_dump_json(by_alias=True).encode()
+        answers = _read(await self._ask(self._try_seconds, reads, "POST", "/try", body), Answers)
+        if len(answers.trials) != len(questions.jobs):
+            raise NoAnswerError("the leader answered another question")
+        return answers
+
+    async def bursts(self, reads: Reads) -> PolicyStatuses:
+        return _read(await self._ask(self._place_seconds, reads, "GET", "/bursts"), PolicyStatuses)
+
+    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+        body = question.model_dump_json(by_alias=True).encode()
+        return _read(await self._ask(self._try_seconds, reads, "POST", "/preview", body), Previews)
+
+    async def _ask(
+        self, seconds: float, reads: Reads, method: str, path: str, body: bytes | None = None
+    ) -> httpx.Response:
+        url = httpx.URL(scheme="http", host=reads.host or "", port=reads.port, path=path)
+        try:
+            # The whole of it: the leader may be in the middle of a cycle.
+            async with asyncio.timeout(seconds):
+                return await self._http.request(
+                    method, url, content=body, headers={"Authorization": f"Bearer {reads.secret}"}
+                )
+        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise NoAnswerError(f"the leader does not answer: {error}") from error
+
+
+def _read(answer: httpx.Response, model: type[Model]) -> Model:
+    if answer.status_code != httpx.codes.OK:
+        raise NoAnswerError(f"the leader answered {answer.status_code}")
+    try:
+        return model.model_validate_json(answer.content)
+    except ValidationError as error:
+        raise NoAnswerError("the leader's answer cannot be read") from error

@@ -1,0 +1,81 @@
+"""Routes of price books, and of what was done and used."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import AfterValidator, AwareDatetime
+
+from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.usage import Per, check_dimension
+from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
+from trainmaster_dispatcher.api.tenants import change, named, same_name
+from trainmaster_dispatcher.services import history, pricing, spending
+
+router = APIRouter(prefix="/v1", tags=["prices"])
+
+_MOST_DIMENSIONS = 6
+Dimension = Annotated[str, AfterValidator(check_dimension)]
+
+
+@router.get("/price-books")
+async def list_books(state: App, caller: Person) -> Response:
+    """Price books of the clusters that the caller's jobs may go to; for admins, all."""
+    async with state.stores.database.transaction() as tx:
+        return answer({"priceBooks": await pricing.list_books(tx, caller)})
+
+
+@router.get("/price-books/{name}")
+async def show_book(name: str, state: App, caller: Person) -> Response:
+    """One price book."""
+    async with state.stores.database.transaction() as tx:
+        return named(await pricing.list_books(tx, caller), name, "price book")
+
+
+@router.put("/price-books/{name}")
+async def put_book(name: str, request: Request, state: App, caller: Admin) -> Response:
+    """Make or change a price book; clusters that name it charge the new prices from now on."""
+    spec = read_model(PriceBookSpec, await request.body())
+    same_name(spec.name, name, "price book")
+    await change(state, caller, "put price book", name, lambda tx: pricing.put_book(tx, spec))
+    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@router.delete("/price-books/{name}", status_code=204)
+async def delete_book(name: str, state: App, caller: Admin) -> Response:
+    """Remove a price book that no cluster names."""
+    await change(state, caller, "delete price book", name, lambda tx: pricing.delete_book(tx, name))
+    return Response(status_code=204)
+
+
+@router.get("/workload")
+async def workload(
+    state: App,
+    _caller: Admin,
+    begin: AwareDatetime,
+    end: AwareDatetime | None = None,
+    cursor: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """What was submitted in this time and has run, as a workload for simulations; the latest first, page by page."""
+    async with state.stores.database.transaction() as tx:
+        found = await history.workload(tx, begin, end or datetime.now(UTC), cursor)
+    return answer(found.model_dump(mode="json", by_alias=True))
+
+
+@router.get("/usage")
+async def usage(
+    state: App,
+    caller: Person,
+    begin: AwareDatetime | None = None,
+    end: AwareDatetime | None = None,
+    per: Per = "all",
+    by: Annotated[list[Dimension] | None, Query(max_length=_MOST_DIMENSIONS)] = None,
+    queue: str | None = None,
+) -> Response:
+    """What the caller's queues have used and what it cost: of the last 30 days, unless told otherwise. Begun hours count whole."""
+    settings = state.stores.settings
+    until = end or datetime.now(UTC)
+    question = spending.Question.of(begin or until - timedelta(days=30), until, per, by or (), queue)
+    database = state.stores.database
+    found = await spending.report(database, caller, question, settings.currency, settings.counted_labels)
+    return answer(found.model_dump(mode="json", by_alias=True))

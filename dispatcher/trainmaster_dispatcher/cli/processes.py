@@ -1,0 +1,289 @@
+"""Commands of the dispatcher: ``serve``, ``scheduler``, ``worker``, ``beat``, ``migrate``, ``admin``."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import ValidationError
+
+from trainmaster import process_logs
+from trainmaster.cli.process import MetricsPort, PlainLogs, fail, need, serve_metrics, until_stopped
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.states import Exit
+from trainmaster_dispatcher.api.audience import Audience
+
+log = logging.getLogger(__name__)
+
+admin_app = typer.Typer(help="Work on the store directly; needs DATABASE_URL.", no_args_is_help=True)
+
+Made = TypeVar("Made")
+
+_GC_YOUNG = 20_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(serve)
+    app.command()(scheduler)
+    app.command()(worker)
+    app.command()(beat)
+    app.command()(migrate)
+    app.add_typer(admin_app, name="admin")
+
+
+def _settings() -> Any:
+    need("trainmaster-dispatcher", "sqlalchemy", "fastapi", "redis", "alembic", "psycopg")
+    from trainmaster_dispatcher.services.settings import Settings
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(str(part) for part in first["loc"]).upper()
+        raise fail(f"setting TRAINMASTER_{name}: {first['msg']}", Exit.USAGE) from error
+    if not settings.database_url:
+        raise fail(
+            "set DATABASE_URL, for example postgresql://user@host/trainmaster; or try 'trainmaster up'", Exit.USAGE
+        )
+    return settings
+
+
+def _await_store(settings: Any, what: Callable[[], Made], name: str = "Postgres") -> Made:
+    """Do something with a store, waiting for it as long as the settings say; exits when it stays away."""
+    ends = time.monotonic() + settings.start_retry_seconds
+    pause = 0.2
+    while True:
+        try:
+            return what()
+        except ProblemError as error:
+            if error.code is not Code.STORE_AWAY:
+                raise
+            left = ends - time.monotonic()
+            if left <= 0:
+                message = f"{name} did not answer for {settings.start_retry_seconds:.0f} s: {_root(error)}; giving up"
+                raise fail(message, Exit.STORE_AWAY) from error
+            typer.echo(f"waiting for {name} ({_root(error)}); giving up in {left:.0f} s", err=True)
+            time.sleep(min(pause, max(left, 0)))
+            pause = min(pause * 2, 5)
+
+
+def _root(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return str(cause).strip().splitlines()[0]
+
+
+def _check_schema(settings: Any) -> None:
+    """Wait for the store and see that this code runs on its schema."""
+    from trainmaster_dispatcher.store.migrate import current_schema
+
+    schema = _await_store(settings, lambda: current_schema(settings.database_url))
+    if not schema.serves:
+        raise fail(schema.obstacle, Exit.CONFLICT if schema.is_newer else Exit.USAGE)
+    if schema.is_newer:
+        log.warning(
+            "the schema is at revision %s of a newer release; this one, %s, runs on it", schema.revision, schema.release
+        )
+
+
+def _check_soft_state(settings: Any) -> None:
+    """Wait for Redis where one is set: going on without it is for outages, not for a wrong address."""
+    from trainmaster_dispatcher.store.soft import ping
+
+    if settings.redis_url:
+        try:
+            _await_store(settings, lambda: ping(settings.redis_url), "Redis")
+        except ValueError as error:
+            raise fail(f"setting REDIS_URL: {error}", Exit.USAGE) from error
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8470,
+    audience: Annotated[
+        Audience,
+        typer.Option("--for", help="Whom it serves, so that apis for users and for agents can be scaled apart."),
+    ] = Audience.ALL,
+    plain_logs: PlainLogs = False,
+) -> None:
+    """Run an api: the REST interface for users and agents. Any number may run behind one address."""
+    settings = _settings()
+    process_logs.set_up(json=not plain_logs)
+    _check_schema(settings)
+    _check_soft_state(settings)
+    import uvicorn
+
+    from trainmaster_dispatcher.api.app import make_app
+    from trainmaster_dispatcher.http_connections import fit_open_files, server_config
+
+    config = server_config(
+        make_app(settings, audience),
+        fit_open_files(settings.connection_bounds),
+        host=host,
+        port=port,
+        loop="uvloop",
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+        backlog=2048,
+    )
+    # The collector would look at all modules again and again, and each time hold up all calls for as long as ten of them take.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_YOUNG, 20, 50)
+    # uvicorn raises the signal once more when it has ended all calls; whoever stopped the process shall see success.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    uvicorn.Server(config).run()
+
+
+def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
+    """Run a scheduler. One leads, any others stand by and take over within seconds."""
+    settings = _settings()
+    process_logs.set_up(json=not plain_logs)
+    _check_schema(settings)
+    _check_soft_state(settings)
+    from trainmaster_dispatcher.scheduler.loop import Scheduler
+    from trainmaster_dispatcher.scheduler.reads import CannotListenError
+    from trainmaster_dispatcher.services.stores import Stores
+
+    serve_metrics(metrics_port, "scheduler")
+
+    async def run(stop: asyncio.Event) -> None:
+        stores = Stores.open(settings)
+        try:
+            await Scheduler(stores).run(stop)
+        finally:
+            await stores.close()
+
+    try:
+        until_stopped(run)
+    except CannotListenError as error:
+        raise fail(str(error), Exit.USAGE) from error
+
+
+def worker(
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many side jobs at the same time.")] = 3,
+    metrics_port: MetricsPort = None,
+    plain_logs: PlainLogs = False,
+) -> None:
+    """Run a worker: brings out webhook messages and removes what is old. Any number may run."""
+    settings = _side_settings(plain_logs=plain_logs)
+    from trainmaster_dispatcher.worker.app import run_worker
+    from trainmaster_dispatcher.worker.task_metrics import watch_tasks
+
+    watch_tasks()
+    serve_metrics(metrics_port, "worker")
+    raise typer.Exit(run_worker(settings, concurrency))
+
+
+def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> None:
+    """Run a beat: tells the workers when to look. One is enough, several do no harm."""
+    settings = _side_settings(plain_logs=plain_logs)
+    from trainmaster_dispatcher.worker.app import run_beat
+
+    serve_metrics(metrics_port, "beat")
+
+    def stop_with(stop: Callable[[], None]) -> None:
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, lambda *_: stop())
+
+    run_beat(settings, stop_with)
+
+
+def _side_settings(*, plain_logs: bool) -> Any:
+    """What worker and beat begin with: settings, logs, and both stores, without which they can do nothing."""
+    settings = _settings()
+    need("trainmaster-dispatcher", "celery")
+    if not settings.redis_url:
+        raise fail("set REDIS_URL, for example redis://host/0: workers are told through it what to do", Exit.USAGE)
+    process_logs.set_up(json=not plain_logs)
+    _check_schema(settings)
+    _check_soft_state(settings)
+    return settings
+
+
+def migrate() -> None:
+    """Bring the database at DATABASE_URL to the newest schema. Safe to run again, and from several places at once.
+
+    A schema of a newer release stays as it is, if this release runs on it.
+    """
+    settings = _settings()
+    from trainmaster_dispatcher.store.migrate import IncompatibleSchemaError
+    from trainmaster_dispatcher.store.migrate import migrate as run
+
+    try:
+        schema = _await_store(settings, lambda: run(settings.database_url))
+    except IncompatibleSchemaError as error:
+        raise fail(str(error), Exit.CONFLICT) from error
+    newer = f" of a newer release, on which this one, {schema.release}, runs: nothing to do" if schema.is_newer else ""
+    typer.echo(f"the schema is at revision {schema.revision}{newer}")
+
+
+@admin_app.command("first-key")
+def first_key(name: Annotated[str, typer.Option(help="Name of the key.")] = "admin") -> None:
+    """Make an admin's API key in the store itself, for a new installation; prints it once."""
+    settings = _settings()
+    from trainmaster_dispatcher.services.bootstrap import make_first_key
+
+    def run() -> str:
+        return asyncio.run(make_first_key(settings, name))
+
+    typer.echo(_await_store(settings, run))
+
+
+@admin_app.command()
+def bootstrap(
+    out: Annotated[Path, typer.Option(help="Folder for the keys: NAME/key for each, readable by this user only.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="Queues, priority classes and clusters in YAML. Repeatable."),
+    ] = None,
+) -> None:
+    """Make what a new installation lacks: an admin's key, what files declare, a key for the agent of each cluster in them.
+
+    What is there already stays as it is, so it may run at each start.
+    """
+    settings = _settings()
+    from trainmaster_dispatcher.cli.bootstrap import make_installation, read_declared
+
+    declared = read_declared(files or [])
+    made = _await_store(settings, lambda: make_installation(settings, declared, out))
+    for sentence in made or ["nothing is missing"]:
+        typer.echo(sentence)
+
+
+@admin_app.command()
+def recovered(
+    finish: Annotated[
+        bool, typer.Option("--finish", help="End the recovery now, though agents have not told yet what they run.")
+    ] = False,
+) -> None:
+    """Say that the store was restored from a backup. Run it before the dispatcher's processes start again.
+
+    Until every cluster's agent has told what it runs, nothing starts: a job that the backup holds as queued may be running. What runs
+    goes on; runs of waiting jobs are taken up again, and those of jobs that the backup does not have are quarantined and shown.
+    """
+    settings = _settings()
+    from trainmaster_dispatcher.services import recovery
+    from trainmaster_dispatcher.services.stores import Stores
+
+    async def work() -> str:
+        stores = Stores.open(settings)
+        try:
+            if finish:
+                was_on = await recovery.finish(stores)
+                return "the recovery has ended: jobs start again" if was_on else "no recovery is on"
+            epoch = await recovery.begin(stores)
+        finally:
+            await stores.close()
+        return (
+            f"store epoch {epoch}: nothing starts before every cluster's agent has told what it runs. Start the dispatcher's"
+            " processes now; trainmaster clusters shows which clusters are waited for"
+        )
+
+    typer.echo(_await_store(settings, lambda: asyncio.run(work())))

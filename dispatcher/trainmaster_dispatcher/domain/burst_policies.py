@@ -1,0 +1,229 @@
+"""Burst policies: the rules under which jobs may go to public clusters. Pure; times in seconds, money in billionths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from math import ceil, inf
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from trainmaster.protocol.bursting import BurstPolicySpec, Choose, Day, HoursSpec, SpotUse, minutes_of
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.prices import to_nanos
+from trainmaster.protocol.quantities import Resources, parse_quantity
+from trainmaster_dispatcher.domain.budgets import Budget, Commitment, Span
+from trainmaster_dispatcher.domain.prices import MICROS
+
+_DAY_MINUTES = 24 * 60
+
+
+class Hours(NamedTuple):
+    """Hours of some days; minutes since midnight. ``end`` may be on the next day, then it is above 24 hours."""
+
+    days: frozenset[int]
+    begin: int
+    end: int
+    zone: tzinfo
+
+    def around(self, now: float) -> Sequence[tuple[float, float]]:
+        """Their begins and ends from the day before until a week after, in seconds since the epoch, by time."""
+        today = datetime.fromtimestamp(now, self.zone).date()
+        out = []
+        for offset in range(-1, 9):
+            day = today + timedelta(days=offset)
+            if day.weekday() in self.days:
+                begin, end = self._at(day.toordinal(), self.begin), self._at(day.toordinal(), self.end)
+                if begin < end:
+                    out.append((begin, end))
+        return out
+
+    def _at(self, day: int, minute: int) -> float:
+        """Wall-clock time. A time that the clock skips is when it does; of one that it shows twice, the first counts."""
+        whole, rest = divmod(minute, _DAY_MINUTES)
+        wanted = datetime.fromordinal(day + whole).replace(hour=rest // 60, minute=rest % 60)
+        at = wanted.replace(tzinfo=self.zone).timestamp()
+        skipped = datetime.fromtimestamp(at, self.zone).replace(tzinfo=None) - wanted
+        return at if not skipped else self._change_before(at)
+
+    def _change_before(self, at: float) -> float:
+        """When the clock was put forward last, a day before ``at`` at most."""
+        shown = datetime.fromtimestamp(at, self.zone).utcoffset()
+        low, high = at - 86400.0, at
+        while high - low > 0.5:
+            middle = (low + high) / 2
+            if datetime.fromtimestamp(middle, self.zone).utcoffset() == shown:
+                high = middle
+            else:
+                low = middle
+        return float(round(high))
+
+
+def opens_at(every: Sequence[Hours], now: float) -> float:
+    """Now, within any of these hours or where there are none; else when they begin, infinite where they never do within a week."""
+    if not every:
+        return now
+    begins = inf
+    for hours in every:
+        for begin, end in hours.around(now):
+            if begin <= now < end:
+                return now
+            if begin > now:
+                begins = min(begins, begin)
+    return begins
+
+
+class Ramp(NamedTuple):
+    """So many jobs start at most in any such time, in seconds."""
+
+    jobs: int
+    every: float
+
+
+@dataclass(frozen=True, slots=True)
+class BurstPolicy:
+    """A policy as the plan sees it."""
+
+    id: int
+    name: str
+    queues: tuple[str, ...]
+    budget: Budget
+    clusters: tuple[str, ...] = ()
+    in_order: bool = False
+    revision: int = 0
+    """Which of its versions this is."""
+    after: float = 0.0
+    expected_wait: float | None = None
+    utilisation: tuple[float, float] | None = None
+    """From where on jobs may go, and below which they no longer do."""
+    class_at_least: str | None = None
+    jobs: int | None = None
+    nodes: int | None = None
+    resources: Resources = field(default_factory=dict)
+    ramp: Ramp | None = None
+    time_limit: float | None = None
+    spot: SpotUse = SpotUse.ALLOWED
+    hours: tuple[Hours, ...] = ()
+    paused: bool = False
+    warn_at: tuple[float, ...] = ()
+    fault: str = ""
+    """Why nothing of it, but its queues, can be read: until that is mended no job goes by it."""
+
+    def opens_at(self, now: float) -> float:
+        """Now, within its hours; else when they begin, infinite where they never do within a week."""
+        return opens_at(self.hours, now)
+
+    def ramp_opens_at(self, starts: Sequence[float], now: float) -> float:
+        """Now, or when the next job may start, if others started at these times."""
+        if self.ramp is None:
+            return now
+        recent = sorted(at for at in starts if at > now - self.ramp.every)
+        if len(recent) < self.ramp.jobs:
+            return now
+        return recent[len(recent) - self.ramp.jobs] + self.ramp.every
+
+    def limit_for(self, own: float | None, queues: float | None) -> float | None:
+        """The time limit of a job under it, in seconds: its own, else the policy's, else its queue's; None without any."""
+        return next((limit for limit in (own, self.time_limit, queues) if limit is not None), None)
+
+
+class Bounds(NamedTuple):
+    """How long a run under a policy may last, in seconds, and what it costs for an hour meanwhile."""
+
+    wait: float
+    """Until its members are placed."""
+    limit: float
+    """Its time limit, from when it runs."""
+    grace: float
+    """For its members to end after that."""
+    rate: int
+
+    @property
+    def total(self) -> float:
+        return self.wait + self.limit + self.grace
+
+    def until(self, leased_at: float, started_at: float | None) -> float:
+        """When its last member is gone at the latest."""
+        begin = leased_at + self.wait if started_at is None else started_at
+        return begin + self.limit + self.grace
+
+
+class BurstRun(NamedTuple):
+    """What a run under a policy adds to a live run. Times in seconds since the epoch."""
+
+    policy_id: int
+    leased_at: float
+    until: float
+    rate: int
+
+    @property
+    def commitment(self) -> Commitment:
+        """What it may cost until it is gone at the latest."""
+        return Commitment(self.rate, int(self.leased_at * MICROS), ceil(self.until * MICROS))
+
+
+def policy_of(key: int, spec: BurstPolicySpec, revision: int = 0) -> BurstPolicy:
+    """What an admin wrote, read once."""
+    when, at_most, money = spec.when, spec.at_most, spec.budget
+    utilisation = None
+    if when.utilisation is not None:
+        above = when.utilisation.above
+        utilisation = above, above if when.utilisation.until is None else when.utilisation.until
+    limits = {Span.HOUR: money.hour, Span.DAY: money.day, Span.MONTH: money.month}
+    return BurstPolicy(
+        id=key,
+        name=spec.name,
+        queues=spec.queues,
+        budget=Budget(
+            {span: to_nanos(amount) for span, amount in limits.items() if amount is not None},
+            None if money.job is None else to_nanos(money.job),
+        ),
+        clusters=spec.clusters,
+        in_order=spec.choose is Choose.ORDER,
+        revision=revision,
+        after=parse_duration(when.after),
+        expected_wait=_seconds(when.expected_wait),
+        utilisation=utilisation,
+        class_at_least=when.class_at_least,
+        jobs=at_most.jobs,
+        nodes=at_most.nodes,
+        resources={name: parse_quantity(name, text) for name, text in at_most.resources.items()},
+        ramp=None if at_most.ramp is None else Ramp(at_most.ramp.jobs, parse_duration(at_most.ramp.every)),
+        time_limit=_seconds(spec.time_limit),
+        spot=spec.spot,
+        hours=hours_of(spec.hours),
+        paused=spec.paused,
+        warn_at=money.warn_at,
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else parse_duration(text)
+
+
+def hours_of(specs: Sequence[HoursSpec]) -> tuple[Hours, ...]:
+    """What an admin wrote, read once."""
+    return tuple(_hours(one.days, one.start, one.end, one.time_zone) for one in specs)
+
+
+def _hours(days: Sequence[Day], start: str, end: str, zone: str) -> Hours:
+    begin, until = minutes_of(start), minutes_of(end)
+    order = list(Day)
+    return Hours(
+        frozenset(order.index(day) for day in days),
+        begin,
+        until if until > begin else until + _DAY_MINUTES,
+        UTC if zone == "UTC" else ZoneInfo(zone),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What runs under policies that have ended have cost, as far as it matters now. Hours in microseconds since the epoch."""
+
+    hours: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """By policy and hour."""
+    starts: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """By policy: when those of them started that were sent a short while ago."""
+
+
+NOTHING_SPENT = Spending()

@@ -1,0 +1,361 @@
+"""Bounds on HTTP connections: bytes and time of a header, time and rate of a body, idle and silent peers, how many at once.
+
+Built on uvicorn's protocol, which bounds none of these. It reads no header and no body by itself, and knows nothing of requests.
+"""
+
+import asyncio
+import logging
+import resource
+from collections import Counter
+from dataclasses import replace
+from enum import Enum, auto
+from http import HTTPStatus
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import orjson
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from trainmaster.metrics import definitions as metrics
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS = 2.0
+"""How long a refused peer may go on sending, unread, so that it gets its answer before the connection is reset."""
+_LINGER_BYTES = 1024 * 1024
+_EVICTED_PART = 20
+"""Of all connections, one in so many makes room when there are too many: one search for many newcomers."""
+_SPARE_FILES = 128
+"""Open files that are not connections of peers: stores, logs, libraries."""
+
+
+class _Reading(Enum):
+    NOTHING = auto()
+    """Between two requests, or before the first."""
+    HEADER = auto()
+    BODY = auto()
+    NO_MORE = auto()
+    """The peer was refused: what it sends is dropped until it closes."""
+
+
+class Connections:
+    """All connections of one server. Ends those that break their bounds, about once a second."""
+
+    def __init__(self, bounds: ConnectionBounds) -> None:
+        self.bounds = bounds
+        self._all: dict[BoundedProtocol, None] = {}
+        """Oldest first."""
+        self._by_address: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._trusted = tuple(ip_network(item) for item in bounds.trusted_proxies)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, connection: "BoundedProtocol") -> ProblemError | None:
+        """Count a new connection; the problem when it is one too many."""
+        if len(self._all) >= self.bounds.most:
+            self._evict()
+        problem = None
+        if len(self._all) >= self.bounds.most:
+            problem = ProblemError(Code.TOO_BUSY, "too many connections are open; try again", retry_after=5.0)
+        elif 0 < self.bounds.most_per_address <= self._by_address[connection.address] and not self._is_trusted(
+            connection.address
+        ):
+            problem = ProblemError(
+                Code.TOO_MANY_REQUESTS,
+                f"your address has {self.bounds.most_per_address} connections open, which is as many as it may have",
+                retry_after=5.0,
+            )
+        self._all[connection] = None
+        self._by_address[connection.address] += 1
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self.bounds.look_seconds, self._look, connection.loop)
+        return problem
+
+    def remove(self, connection: "BoundedProtocol") -> None:
+        if connection not in self._all:
+            return
+        del self._all[connection]
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for connection in list(self._all):
+            connection.check_times(now)
+        metrics.http_connections.set(len(self._all))
+        if self._all:
+            self._timer = loop.call_later(self.bounds.look_seconds, self._look, loop)
+
+    def _evict(self) -> None:
+        """End connections without a request under way.
+
+        Those that never had one go first, then those of the addresses that have most of them; among these, the oldest.
+        """
+        idle = [connection for connection in self._all if connection.is_idle]
+        held = Counter(connection.address for connection in idle)
+        idle.sort(key=lambda connection: (connection.cycle is not None, -held[connection.address]))
+        for connection in idle[: max(1, self.bounds.most // _EVICTED_PART)]:
+            connection.end("evicted")
+
+    def _is_trusted(self, address: str) -> bool:
+        try:
+            return any(ip_address(address) in network for network in self._trusted)
+        except ValueError:
+            return False
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with bounds on one connection."""
+
+    _register: Connections
+    """Set by ``bounded_protocol``."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.address = ""
+        self._bounds = self._register.bounds
+        self._reading = _Reading.NOTHING
+        self._since = self.loop.time()
+        """When the header or body that is read began, or the connection while it was silent."""
+        self._read = 0
+        """Bytes of the header, or of the body, that is being read."""
+        self._unframed = 0
+        """Bytes that came since the body's last byte: sizes and extensions of chunks, or trailers."""
+        self._has_spoken = False
+        self._stuck_since: float | None = None
+        """Since when the peer leaves an answer unread."""
+        self._closing_since: float | None = None
+        self._refusal: ProblemError | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    # -- callbacks of the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        problem = self._register.add(self)
+        if problem is not None:
+            self.refuse(problem, "too-many")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._register.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        reading = self._reading
+        if reading is _Reading.NOTHING:
+            self._begin_header()
+        elif reading is _Reading.BODY:
+            self._receive_body(data)
+            return
+        elif reading is _Reading.NO_MORE:
+            self._unframed += len(data)
+            if self._unframed > _LINGER_BYTES:
+                self.transport.abort()
+            return
+        self._read += len(data)
+        super().data_received(data)
+        if self._reading is _Reading.HEADER and self._read > self._bounds.header_bytes:
+            self.refuse(self._header_too_large(), "header-bytes")
+
+    def _receive_body(self, data: bytes) -> None:
+        before = self._read
+        super().data_received(data)
+        if self._reading is not _Reading.BODY:
+            return
+        # Trailers and what chunks say of themselves are collected by the parser, and are in no count of the body's bytes.
+        self._unframed = 0 if self._read > before else self._unframed + len(data)
+        if self._unframed > self._bounds.header_bytes:
+            self.refuse(self._header_too_large(), "header-bytes")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stuck_since = None
+
+    # -- callbacks of the parser
+
+    def on_message_begin(self) -> None:
+        if self._reading is _Reading.NOTHING:
+            self._begin_header()  # the peer sent it together with the end of the request before
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self._read > self._bounds.header_bytes or len(self.headers) > self._bounds.headers:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._bounds.header_bytes or len(self.headers) > self._bounds.headers:
+                self._refusal = self._header_too_large()
+                raise _RefusedError
+        self._reading, self._read, self._unframed = _Reading.BODY, 0, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._read += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._reading = _Reading.NOTHING
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser could not go on with. uvicorn calls this for each error raised in a callback, too."""
+        if self._refusal is not None:
+            self.refuse(self._refusal, "header-bytes")
+        else:
+            self._reading = _Reading.NO_MORE
+            super().send_400_response(msg)
+
+    # -- bounds
+
+    def check_times(self, now: float) -> None:
+        """End the connection when it has broken a bound on time."""
+        bounds = self._bounds
+        if self.transport.is_closing():
+            # What is unsent keeps a connection open, and the peer may never read it.
+            if self._closing_since is None:
+                self._closing_since = now
+            elif now - self._closing_since > bounds.unread_answer_seconds:
+                self.transport.abort()
+            return
+        if self._stuck_since is not None and now - self._stuck_since > bounds.unread_answer_seconds:
+            self.end("unread-answer")
+            return
+        took = now - self._since
+        if self._reading is _Reading.NOTHING:
+            if not self._has_spoken and took > bounds.header_seconds:
+                self.end("silent")
+        elif self._reading is _Reading.HEADER:
+            if took > bounds.header_seconds:
+                seconds = f"{bounds.header_seconds:g} s"
+                self.refuse(ProblemError(Code.REQUEST_TIMEOUT, f"the header was not whole after {seconds}"), "header")
+        elif self._reading is _Reading.BODY:
+            self._check_body(now, took)
+        elif took > _LINGER_SECONDS:
+            self.transport.abort()
+
+    def _check_body(self, now: float, took: float) -> None:
+        bounds = self._bounds
+        if self.flow.read_paused:
+            self._since += bounds.look_seconds  # it is the application that does not read on
+            return
+        if took > bounds.whole_body_seconds:
+            text = f"the body was not whole after {bounds.whole_body_seconds:g} s"
+        elif took > bounds.body_seconds + self._read / bounds.body_bytes_per_second:
+            text = f"the body comes slower than {bounds.body_bytes_per_second} bytes per second"
+        else:
+            return
+        self.refuse(ProblemError(Code.REQUEST_TIMEOUT, text), "body")
+
+    def refuse(self, problem: ProblemError, reason: str) -> None:
+        """Answer with a problem if no other answer is under way, read no more, and close."""
+        cycle = self.cycle
+        waits_for_body = self._reading is _Reading.BODY and not (
+            self.is_idle or cycle.response_started or self.pipeline
+        )
+        if self.transport.is_closing() or not (self.is_idle or waits_for_body):
+            self.end(reason)
+            return
+        metrics.http_connections_ended.labels(reason).inc()
+        self._unset_keepalive_if_required()
+        if waits_for_body:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._reading, self._since, self._unframed = _Reading.NO_MORE, self.loop.time(), 0
+        self.transport.write(_answer_of(problem))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def end(self, reason: str) -> None:
+        """Close at once, whatever is unsent."""
+        metrics.http_connections_ended.labels(reason).inc()
+        self._unset_keepalive_if_required()
+        self._register.remove(self)
+        self.transport.abort()
+
+    def _begin_header(self) -> None:
+        self._reading, self._since, self._read, self._has_spoken = _Reading.HEADER, self.loop.time(), 0, True
+
+    def _header_too_large(self) -> ProblemError:
+        return ProblemError(
+            Code.HEADER_TOO_LARGE,
+            f"a request's line and headers may have at most {self._bounds.header_bytes} bytes in {self._bounds.headers} headers",
+        )
+
+
+class _RefusedError(Exception):
+    """Raised in a callback, to make the parser stop."""
+
+
+def _answer_of(problem: ProblemError) -> bytes:
+    body = orjson.dumps(problem.to_problem())
+    status = HTTPStatus(problem.status)
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "content-type: application/problem+json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    ]
+    if problem.retry_after is not None:
+        lines.append(f"retry-after: {max(1, round(problem.retry_after))}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def bounded_protocol(bounds: ConnectionBounds) -> type[BoundedProtocol]:
+    """Return the protocol of one server, with a register of its own."""
+
+    class Bounded(BoundedProtocol):
+        _register = Connections(bounds)
+
+    return Bounded
+
+
+def server_config(app: Any, bounds: ConnectionBounds, **options: Any) -> Config:
+    """Return uvicorn's configuration of a server whose connections are bounded; ``options`` are further ones of uvicorn's."""
+    return Config(
+        app,
+        http=bounded_protocol(bounds),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=round(bounds.keep_alive_seconds),
+        proxy_headers=bool(bounds.trusted_proxies),
+        forwarded_allow_ips=list(bounds.trusted_proxies),
+        **options,
+    )
+
+
+def fit_open_files(bounds: ConnectionBounds) -> ConnectionBounds:
+    """Raise this process's limit of open files as far as needed and allowed; the bounds, with as many connections as fit."""
+    needed = bounds.most + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return bounds
+    most = max(1, soft - _SPARE_FILES)
+    log.warning("at most %d connections fit into this process's limit of %d open files", most, soft)
+    return replace(bounds, most=most)

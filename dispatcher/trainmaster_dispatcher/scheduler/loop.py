@@ -1,0 +1,333 @@
+"""The loop of a scheduler process.
+
+    absorb the feed ─▶ leader? ─ no ──▶ wait for a change or for the lead
+          ▲               │ yes
+          │               ▼
+          └── wait ◀── timers ─▶ decide ─▶ apply (only under our token)
+
+Standbys absorb the same feed, so that a take-over has only the tail left to read. Leadership is renewed by a task of its own;
+what guards the store is the token that each apply reads, never this process's belief that it leads.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from trainmaster.metrics import definitions as metrics
+from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.containment import Part, contained, note
+from trainmaster_dispatcher.scheduler.memory import Memory
+from trainmaster_dispatcher.scheduler.reads import Sight, serving
+from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.services import absences, agents, bursting, measuring, planning, recovery
+from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.planning import NotLeaderError
+from trainmaster_dispatcher.services.reason_book import ReasonBook
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import scheduling
+from trainmaster_dispatcher.store.database import process_name
+from trainmaster_dispatcher.store.migrate import PARTITIONS_SQL
+from trainmaster_dispatcher.store.scheduling import Reads, StoreRestoredError
+from trainmaster_dispatcher.store.soft import SCHEDULER, wait_set
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_RECALL_SECONDS = 5.0
+_UNSETTLED_SECONDS = 0.003
+_CHORES_SECONDS = 3600.0
+_USAGE_SECONDS = 10.0
+_MOST_PAUSE = 0.05
+_STALE_SECONDS = 600.0
+_MANY_JOBS = 20_000
+_REHEARSAL_SECONDS = 10.0
+_REHEARSAL_PART = 20
+"""A standby rehearses for one part of its time in so many at most."""
+
+
+def _is_large(view: View) -> bool:
+    return len(view.jobs) + len(view.runs) >= _MANY_JOBS
+
+
+async def _decided(view: View, now: float) -> Plan:
+    """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
+    if _is_large(view):
+        return await asyncio.to_thread(decide, view, now)
+    return decide(view, now)
+
+
+def _carry_over(view: View, plan: Plan) -> None:
+    """Give the view what the next decision goes on from."""
+    view.reservations, view.bursting, view.held_back = plan.reservations, plan.bursting, plan.held_back
+
+
+def _held(view: View) -> dict[tuple[str, ...], float]:
+    return {(Part.JOB_CLASS.value,): float(len(view.held_back))} if view.held_back else {}
+
+
+class Scheduler:
+    """One scheduler process. ``clock`` counts seconds that only go forward, ``boot_clock`` those of a sleep of the machine too."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        clock: Callable[[], float] = time.monotonic,
+        boot_clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self.stores = stores
+        self.clock = clock
+        self.boot_clock = boot_clock
+        self._absorbed_at = boot_clock()
+        self._unsettled = _UNSETTLED_SECONDS / 2
+        self.name = process_name("scheduler")
+        self.token: int | None = None
+        self.cycle = 0
+        self._follower = Follower()
+        self._book = ReasonBook()
+        self._next_timers = 0.0
+        self._next_recalls = 0.0
+        self._next_chores = 0.0
+        self._next_usage = 0.0
+        self._next_rehearsal = 0.0
+        self._lead_changed = asyncio.Event()
+        self._reads: Reads | None = None
+        self._memory = Memory()
+        self._deciding = asyncio.Lock()
+        """Held while a decision is made, which may be in a thread of its own."""
+        self._changing = asyncio.Lock()
+        """Held while the view takes in changes."""
+        self._loaded = asyncio.Event()
+        """Whether the view has all there is: before that there is nothing to lead with."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
+        async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._reads:
+            await self._run(stop)
+
+    def sight(self) -> Sight | None:
+        """What it sees as the leader."""
+        follower = self._follower
+        if self.token is None or follower.cursor is None:
+            return None
+        return Sight(follower.view, self.clock() + follower.ahead)
+
+    async def _run(self, stop: asyncio.Event) -> None:
+        lead = asyncio.create_task(self._keep_lead(), name="leadership")
+        measure = asyncio.create_task(self._measure(), name="measuring")
+        try:
+            with self.stores.soft.waiter(SCHEDULER) as woken:
+                while not stop.is_set():
+                    began = self.clock()
+                    again = await self._guarded_step()
+                    if again == 0:
+                        # Under load, cycles of few jobs cost as much as cycles of many: let some gather.
+                        await asyncio.sleep(min((self.clock() - began) / 2, _MOST_PAUSE))
+                        continue
+                    await self._wait(woken, stop, again)
+        finally:
+            lead.cancel()
+            measure.cancel()
+            await asyncio.gather(lead, measure, return_exceptions=True)
+            if self.token is not None:
+                with contextlib.suppress(ProblemError):
+                    async with self.stores.database.transaction() as tx:
+                        await scheduling.leave_lead(tx, self.token)
+
+    async def _measure(self) -> None:
+        measuring.watch(self.stores)
+        metrics.leader.set_function(lambda: float(self.token is not None))
+        await measuring.measure_for_ever(
+            self.stores,
+            lambda: self._follower.cursor,
+            lambda: self.token is not None,
+            lambda: self._book.waits(self._follower.view),
+            lambda: bursting.budgets_used(self._follower.view, self._follower.now),
+            lambda: self._follower.quarantine.counts() | _held(self._follower.view),
+        )
+
+    async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
+        waits = [asyncio.create_task(wait_set(woken, seconds)), asyncio.create_task(stop.wait())]
+        waits.append(asyncio.create_task(self._lead_changed.wait()))
+        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        metrics.wakeups.labels("wake" if waits[0] in done and waits[0].result() else "look").inc()
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        self._lead_changed.clear()
+
+    async def _guarded_step(self) -> float:
+        """One step; how long to wait before the next one. A store that is away is waited for."""
+        try:
+            return await self.step()
+        except NotLeaderError:
+            log.warning("another scheduler has taken the lead; following it as a standby")
+            self._resign()
+        except StoreRestoredError:
+            self._resign()
+            if await recovery.begin_unless_on(self.stores):
+                log.exception("the store was restored; nothing starts before every agent has told what it runs")
+        except ProblemError as error:
+            measuring.note_problem(error)
+            log.warning("the cycle could not be done: %s", error)
+        except Exception as error:
+            # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
+            log.exception("the cycle failed unexpectedly; the view is read anew")
+            note(Part.CYCLE, "of the scheduler", error)
+            self._follower, self._book = Follower(quarantine=self._follower.quarantine), ReasonBook()
+            return _LOOK_SECONDS
+        return 0.25
+
+    def _resign(self) -> None:
+        self.token = None
+        self._loaded.clear()
+        # What this process believed to have applied may never have been stored: read all of it anew.
+        self._follower = Follower()
+        self._book = ReasonBook()
+
+    async def step(self) -> float:
+        """Absorb, and as the leader decide and apply once; seconds to wait before the next step."""
+        # Kept by name: when the lead is lost meanwhile, ``_resign`` puts new ones in their place.
+        follower, book = self._follower, self._book
+        with metrics.absorb_seconds.time():
+            async with self._changing:
+                unsettled = await self._absorb(follower)
+        self._memory.look(follower.view)
+        token = self.token
+        if token is None:
+            await self._rehearse(follower)
+            return self._pause(unsettled)
+        if follower.view.past is None:
+            await self._count_usage(token, follower)
+        with metrics.cycle_seconds.time():
+            again = await self._decide_and_apply(token, follower, book, unsettled=unsettled)
+        # Behind the decision: who has just taken the lead decides first.
+        await self._timers(token, follower)
+        return again
+
+    async def _rehearse(self, follower: Follower) -> None:
+        """As a standby with a large view, decide now and then without applying it.
+
+        What follows from the view is then worked out when it has to lead: its first decision takes no longer than another one.
+        Clusters that are kept for jobs are the same that the leader keeps, as both decide alike on the same view.
+        """
+        view, began = follower.view, self.clock()
+        if began < self._next_rehearsal or not _is_large(view):
+            return
+        async with self._deciding:
+            plan = await _decided(view, began + follower.ahead)
+        _carry_over(view, plan)
+        follower.note_faults(plan)
+        ended = self.clock()
+        self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
+
+    def _pause(self, unsettled: bool) -> float:
+        """How long to wait for a wake-up. What cannot be taken yet is looked for soon, and less often the longer it takes."""
+        self._unsettled = min(2 * self._unsettled, _MOST_PAUSE) if unsettled else _UNSETTLED_SECONDS / 2
+        return self._unsettled if unsettled else _LOOK_SECONDS
+
+    async def _absorb(self, follower: Follower) -> bool:
+        """Take in what has changed. After a long silence everything is read anew: the feed is kept for an hour at least, no longer."""
+        now = self.boot_clock()
+        if follower.cursor is not None and now - self._absorbed_at > _STALE_SECONDS:
+            log.warning("nothing was read for %d s; the view is read anew", now - self._absorbed_at)
+            follower.begin_anew()
+        unsettled = await follower.absorb(self.stores, self.clock())
+        self._absorbed_at = now
+        if follower is self._follower:
+            self._loaded.set()
+        return unsettled
+
+    async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
+        began = self.clock()
+        async with self._deciding:
+            plan = await _decided(follower.view, began + follower.ahead)
+        _carry_over(follower.view, plan)
+        if plan.faults:
+            async with self._changing:
+                follower.note_faults(plan)
+        metrics.decide_seconds.observe(self.clock() - began)
+        changed = book.changed(plan, began)
+        if plan.changes_anything or changed:
+            self.cycle += 1
+            decided = self.clock()
+            waited = book.waited(follower.view, plan)
+            applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
+            metrics.apply_seconds.observe(self.clock() - decided)
+            measuring.note_applied(follower.view, plan, applied.jobs)
+            async with self._changing:
+                follower.note_applied(plan, applied)
+                if applied.unwritten:
+                    follower.note_unwritten(applied.unwritten, applied, plan)
+                    book.leave_out(applied.unwritten, began)
+            book.note(plan, changed, began, began + follower.ahead)
+            log.info(
+                "cycle %d: %s",
+                self.cycle,
+                plan.sentence,
+                extra={
+                    "decide_seconds": round(decided - began, 6),
+                    "apply_seconds": round(self.clock() - decided, 6),
+                    "applied": len(applied.jobs),
+                },
+            )
+            if not applied.is_nothing:
+                return 0
+            if plan.changes_anything:
+                return _UNSETTLED_SECONDS  # all of it rested on what has changed since and cannot be taken yet
+        return self._pause(unsettled)
+
+    async def _timers(self, token: int, follower: Follower) -> None:
+        now = self.clock()
+        if (
+            now >= self._next_recalls
+        ):  # not in one cycle with the others: a job that comes meanwhile waits for all of them
+            self._next_recalls = now + _RECALL_SECONDS
+            with contained(Part.CHORE, "recall runs that no agent has spoken of"):
+                await absences.recall_unheard(self.stores, token)
+            with contained(Part.CHORE, "end a recovery"):
+                await recovery.finish_when_told(self.stores, token)
+        elif now >= self._next_timers:
+            self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
+            with contained(Part.CHORE, "release holds"):
+                await planning.release_holds(self.stores, token)
+            with contained(Part.CHORE, "give up overdue runs"):
+                await agents.give_up_overdue(self.stores, token)
+        if now >= self._next_usage:
+            await self._count_usage(token, follower)
+        if now >= self._next_chores:
+            self._next_chores = now + _CHORES_SECONDS
+            with contained(Part.CHORE, "keep house"):
+                await planning.keep_house(self.stores, token, PARTITIONS_SQL)
+
+    async def _count_usage(self, token: int, follower: Follower) -> None:
+        self._next_usage = self.clock() + _USAGE_SECONDS
+        with contained(Part.CHORE, "count past usage"):
+            await planning.count_usage(self.stores, token, follower)
+        with contained(Part.CHORE, "warn of budgets"):
+            await planning.warn_of_budgets(self.stores, token, follower)
+
+    async def _keep_lead(self) -> None:
+        seconds = self.stores.settings.leader_seconds
+        while True:
+            if self.token is None:
+                await self._loaded.wait()
+            try:
+                async with self.stores.database.transaction() as tx:
+                    if self.token is not None and not await scheduling.keep_lead(tx, self.token, seconds):
+                        log.warning("the lead was taken over")
+                        self._resign()
+                    elif self.token is None:
+                        self.token = await scheduling.take_lead(tx, self.name, seconds, self._reads)
+                        if self.token is not None:
+                            log.info("leading with token %d", self.token)
+                            self._lead_changed.set()
+            except ProblemError as error:
+                log.warning("leadership could not be renewed: %s", error)
+            except Exception:
+                # Ending here would leave a process that never leads again.
+                log.exception("leadership could not be renewed")
+            await asyncio.sleep(seconds / 10 if self.token is None else seconds / 3)

@@ -1,0 +1,150 @@
+"""Burst policies: what admins declare, what was spent by them, and how they stand."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from trainmaster.protocol.bursting import BurstPolicySpec
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
+from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending, policy_of
+from trainmaster_dispatcher.domain.prices import MICROS
+from trainmaster_dispatcher.scheduling.burst import Standing, standings_of
+from trainmaster_dispatcher.scheduling.plan import Granted
+from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.store import bursts as store
+from trainmaster_dispatcher.store import tenants
+from trainmaster_dispatcher.store.bursts import Warned
+from trainmaster_dispatcher.store.database import Transaction
+
+log = logging.getLogger(__name__)
+
+
+async def check_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
+    """Raises ProblemError where it names a queue, a class or a cluster that is not there, or a cluster that is not public.
+
+    A paused one may: it must be possible to pause a policy whatever has become of what it names.
+    """
+    if spec.paused:
+        return
+    found = await tenants.queues_by_path(tx, spec.queues)
+    for path in spec.queues:
+        if path not in found:
+            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {path!r}")
+    kinds = {row.spec.name: row.spec.cluster_kind for row in await tenants.clusters(tx)}
+    for name in spec.clusters:
+        if name not in kinds:
+            raise ProblemError(Code.NOT_FOUND, f"there is no cluster {name!r}")
+        if kinds[name] is not ClusterKind.PUBLIC:
+            raise ProblemError(
+                Code.INVALID_SPEC, f"clusters: {name} is {kinds[name]}; a burst policy is for public clusters"
+            )
+    wanted = spec.when.class_at_least
+    if wanted is not None:
+        names = [row.spec.name for row in await tenants.classes(tx)]
+        if wanted not in names:
+            raise ProblemError(
+                Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {wanted!r}; there are: {', '.join(names)}"
+            )
+
+
+async def put_policy(tx: Transaction, spec: BurstPolicySpec) -> None:
+    """Make or change a policy; what it has spent stays. Raises ProblemError."""
+    await check_policy(tx, spec)
+    await store.put_policy(tx, spec)
+
+
+async def delete_policy(tx: Transaction, name: str) -> None:
+    """Raises ProblemError where it is not there. What runs by it goes on."""
+    if not await store.delete_policy(tx, name):
+        raise ProblemError(Code.NOT_FOUND, f"there is no burst policy {name!r}")
+
+
+async def list_policies(tx: Transaction) -> list[dict[str, Any]]:
+    return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await store.policies(tx)]
+
+
+async def load_policies(tx: Transaction) -> list[BurstPolicy]:
+    """As the scheduler's view holds them."""
+    return [policy_of(row.id, row.spec, row.revision) for row in await store.policies(tx)]
+
+
+async def load_spending(tx: Transaction, policies: Sequence[BurstPolicy]) -> Spending:
+    """What runs by policies that have ended have cost, as far as it matters now."""
+    hours: dict[int, dict[int, int]] = {}
+    for row in await store.spent(tx):
+        of_policy = hours.setdefault(row.policy_id, {})
+        if row.rate is None:
+            of_policy[row.began] = of_policy.get(row.began, 0) + int(row.cost)
+            continue
+        commitment = Commitment(row.rate, row.began, row.ended)
+        for window in windows(Span.HOUR, row.began, row.ended):
+            of_policy[window.begin] = of_policy.get(window.begin, 0) + commitment.within(window)
+    ramps = {one.id: one.ramp.every for one in policies if one.ramp is not None}
+    starts = await store.recent_starts(tx, list(ramps), max(ramps.values())) if ramps else {}
+    return Spending(hours, starts)
+
+
+def bounds_of(granted: Granted) -> dict[str, Any]:
+    """What is stored of a run's bounds, in seconds; the rate in billionths for an hour."""
+    wait, limit, grace, rate = granted.bounds
+    return {"wait": wait, "limit": limit, "grace": grace, "rate": rate}
+
+
+def decision_of(granted: Granted) -> dict[str, Any]:
+    """What is kept with the decision, for people and for the agent."""
+    bounds = granted.bounds
+    most = Commitment(bounds.rate, 0, int(bounds.total * MICROS)).total
+    return {
+        "policy": granted.policy,
+        "perHour": as_money(bounds.rate),
+        "atMost": as_money(most),
+        "limitSeconds": bounds.limit,
+        "binding": [[key, operator, list(values)] for key, operator, values in granted.binding],
+    }
+
+
+def as_money(nanos: int) -> str:
+    return format((Decimal(nanos) / NANOS).normalize(), "f")
+
+
+async def note_costs(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> None:
+    """Add what counted runs by policies have cost, by policy and hour."""
+    if costs:
+        await store.add_spent(tx, costs)
+
+
+def budgets_used(view: View, now: float) -> dict[tuple[str, ...], float]:
+    """By policy and span: the part of its budget that runs have spent until now."""
+    return {
+        (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
+        for policy in view.policies.values()
+        for one in standings_of(view, policy, now)
+    }
+
+
+async def warn(tx: Transaction, view: View, now: float) -> None:
+    """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
+    found = []
+    for policy in view.policies.values():
+        standings = list[Standing]()
+        with contained(Part.BURST_POLICY, policy.name):
+            standings = standings_of(view, policy, now)
+        for standing in standings:
+            for part in (*policy.warn_at, 1.0):
+                if standing.limit and standing.spent >= part * standing.limit:
+                    since = datetime.fromtimestamp(standing.window.begin / MICROS, UTC)
+                    found.append(Warned(policy.id, standing.window.span.value, since, part))
+    for one in await store.note_warnings(tx, found) if found else ():
+        log.warning(
+            "burst policy %s has used %.0f %% of its budget for this %s",
+            view.policies[one.policy_id].name,
+            100 * one.part,
+            one.span,
+            extra={"policy": view.policies[one.policy_id].name, "span": one.span, "part": one.part},
+        )

@@ -1,0 +1,101 @@
+"""Which reasons of waiting jobs are written with a plan."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from trainmaster.protocol.reasons import Reason, Token
+from trainmaster_dispatcher.scheduling.plan import Plan
+from trainmaster_dispatcher.scheduling.view import ClassKey, View
+from trainmaster_dispatcher.services.following import Told, Unwritten
+
+_MOST_REASONS = 5000
+"""Reasons that are written with one plan at most; the others follow with the next ones."""
+_MOST_BESIDE = 1000
+"""The same with a plan by which runs start or end: that is not to wait for many words."""
+_FEW_REASONS = 500
+_WORDS_SECONDS = 15.0
+"""For how long a reason stands in its words while its token stays the same, if more than a few would be written anew."""
+_LEFT_OUT_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class ReasonBook:
+    """The reasons as last stored, so that only changed ones are written again, and no more than a short transaction takes.
+
+    Another token is written at once. Other words for the same token, as free amounts change all the time, wait for a while where
+    there are many of them.
+    """
+
+    stored: dict[ClassKey, Reason] = field(default_factory=dict)
+    _stored_at: dict[ClassKey, float] = field(default_factory=dict)
+    _decided_at: float = 0.0
+    _left_out: dict[ClassKey, float] = field(default_factory=dict)
+    """Classes whose reason could not be written, and until when that is not tried again."""
+
+    def changed(self, plan: Plan, now: float) -> dict[ClassKey, Reason]:
+        """What to write now; ``now`` is on any clock that goes forward."""
+        if self._left_out:
+            self._left_out = {key: until for key, until in self._left_out.items() if until > now}
+        stored = self.stored
+        most = _MOST_BESIDE if plan.changes_anything else _MOST_REASONS
+        alike: dict[tuple[int, int], bool] = {}
+        out: dict[ClassKey, Reason] = {}
+        reworded: dict[ClassKey, Reason] = {}
+        for key, reason in plan.reasons.items():
+            known = stored.get(key)
+            if known is reason:
+                continue
+            if self._left_out and key in self._left_out:
+                continue
+            if known is None or known.token is not reason.token:
+                out[key] = reason
+                if len(out) >= most:
+                    return out
+                continue
+            # Classes share their reasons, and comparing whole ones is dear.
+            pair = (id(known), id(reason))
+            same = alike.get(pair)
+            if same is None:
+                same = alike[pair] = known == reason
+            if not same:
+                reworded[key] = reason
+        if len(reworded) > _FEW_REASONS:
+            due = (key for key in reworded if now - self._stored_at[key] >= _WORDS_SECONDS)
+            reworded = {key: reworded[key] for key in islice(due, most - len(out))}
+        return out | reworded
+
+    def leave_out(self, unwritten: Iterable[Unwritten], now: float) -> None:
+        """Do not write the reasons of these classes for a while."""
+        for one in unwritten:
+            if isinstance(one.decision, Told):
+                self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
+
+    def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
+        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""
+        before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
+        found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
+        return {job_id: reason for job_id, reason in found if reason is not None}
+
+    def waits(self, view: View) -> Counter[str]:
+        """How many jobs wait, by the token of their reason."""
+        out: Counter[str] = Counter()
+        for classes in view.waiting.values():
+            for key, jobs in classes.items():
+                reason = self.stored.get(key)
+                out[(Token.NOT_LOOKED_AT if reason is None else reason.token).value] += len(jobs)
+        return out
+
+    def note(self, plan: Plan, written: dict[ClassKey, Reason], now: float, decided_at: float = 0.0) -> None:
+        """These were stored; of classes that a whole plan has no reason for, none is known any more.
+
+        ``decided_at``: when the plan was made, in seconds since the epoch.
+        """
+        self._decided_at = decided_at
+        self.stored |= written
+        self._stored_at |= dict.fromkeys(written, now)
+        if not plan.is_cut:
+            for key in self.stored.keys() - plan.reasons.keys():
+                del self.stored[key]
+                del self._stored_at[key]

@@ -1,0 +1,204 @@
+"""Settings of the dispatcher's processes, from environment variables."""
+
+from ipaddress import ip_network
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster_dispatcher.domain.connection_bounds import ConnectionBounds
+from trainmaster_dispatcher.domain.default_requests import read_requests
+from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence
+
+_SHORTEST_SECRET = 16
+_SHORTEST_HALF_LIFE = 60.0
+_LEAST_KEPT = {
+    "keep_events": "1d",
+    "keep_jobs": "1h",
+    "keep_idempotency": "7d",
+    "keep_changes": "1h",
+    "keep_audit": "1d",
+}
+"""Events and changes: the scheduler reads the newest. Idempotency keys: they are promised for seven days."""
+
+
+class Settings(BaseSettings):
+    """``DATABASE_URL`` and ``REDIS_URL`` are plain; everything else has the prefix ``TRAINMASTER_``."""
+
+    model_config = SettingsConfigDict(env_prefix="TRAINMASTER_", extra="ignore")
+
+    database_url: str = Field(default="", validation_alias=AliasChoices("DATABASE_URL", "TRAINMASTER_DATABASE_URL"))
+    redis_url: str | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL", "TRAINMASTER_REDIS_URL"))
+
+    lease_seconds: float = Field(default=15.0, gt=0.2, le=600)
+    """L: an agent's right to act, renewed at each sync."""
+    lost_margin_seconds: float = Field(default=2.0, ge=0.1, le=600)
+    """Added to a disconnect limit before its runs are called lost."""
+    leader_seconds: float = Field(default=3.0, gt=0.5, le=60)
+    """How long a silent leader stays leader."""
+    scheduler_read_host: str = "127.0.0.1"
+    """Where a scheduler listens for the apis' questions; with 0.0.0.0 it is reached at the address that Postgres sees it at."""
+    scheduler_read_port: int = Field(default=0, ge=0, le=65_535)
+    """0: any that is free."""
+    cool_down_factor: float = Field(default=1.0, gt=0, le=100)
+    """Scales how long a cluster that returned a job is left out for it."""
+    usage_half_life: Duration | None = None
+    """After so long, what a queue has used counts half as much for its turn; without it only what it uses now counts."""
+    currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$")
+    """What all money is in; other currencies have an exchange rate in their price book."""
+    usage_labels: str = ""
+    """Keys of jobs' labels by which usage is told apart, with commas between."""
+    largest_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    most_body_bytes_at_once: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """Of all requests that are being read and answered; more are told to come again."""
+    largest_header_bytes: int = Field(default=64 * 1024, ge=8 * 1024, le=1024 * 1024)
+    header_seconds: float = Field(default=15.0, ge=0.1, le=600)
+    """For the whole header of a request, and for the first byte of a connection."""
+    body_seconds: float = Field(default=30.0, ge=0.1, le=3600)
+    body_bytes_per_second: int = Field(default=4096, ge=1)
+    """A body may take ``body_seconds`` and, beyond that, the time at this rate of what has come."""
+    whole_body_seconds: float = Field(default=600.0, ge=0.1, le=86_400)
+    unread_answer_seconds: float = Field(default=60.0, ge=0.1, le=3600)
+    """How long a peer may leave an answer unread that does not fit into the connection's buffers."""
+    keep_alive_seconds: float = Field(default=75.0, ge=1, le=3600)
+    most_connections: int = Field(default=10_000, ge=10)
+    most_connections_per_address: int = Field(default=0, ge=0)
+    """0: no bound, as many agents and users may share an address. Trusted proxies have none."""
+    trusted_proxies: str = ""
+    """Addresses and CIDRs, with commas between, whose X-Forwarded-For says who calls."""
+    calls_per_second_per_key: float = Field(default=50.0, ge=0, le=1_000_000)
+    """Of users' keys; 0: no bound. Keys of admins and agents have none."""
+    calls_burst_per_key: int = Field(default=500, ge=1)
+    """Calls that a key may make at once after it made none for a while."""
+    calls_at_once_per_key: int = Field(default=2, ge=0, le=10_000)
+    """Of users' keys; further ones wait for their turn, so that no key's calls wait behind all of another's. 0: no bound."""
+    wrong_keys_per_second: float = Field(default=2.0, ge=0, le=1_000_000)
+    wrong_keys_burst: int = Field(default=50, ge=1)
+    """Of one address; 0 per second: no bound. Keys that count are served all the same."""
+    keyless_calls_per_second: float = Field(default=50.0, ge=0, le=1_000_000)
+    keyless_calls_burst: int = Field(default=500, ge=1)
+    """Of one address, without any key; 0 per second: no bound."""
+    event_streams_per_key: int = Field(default=500, ge=0)
+    log_streams_per_key: int = Field(default=100, ge=0)
+    """At one api; 0: no bound."""
+    inline_body_bytes: int = Field(default=32 * 1024, ge=0)
+    """Bodies above this are parsed in a process of their own, so that no other call waits for them: 32 KiB take 40 ms."""
+    most_jobs_per_call: int = Field(default=10_000, ge=1)
+    most_parameter_sets: int = Field(default=100_000, ge=1)
+    default_requests: str = "cpu=100m,memory=64Mi"
+    """What a member is given that requests none of these, so that quota, fair share and prices count it. Empty: nothing."""
+    most_queued_jobs: int = Field(default=1_000_000, ge=0)
+    most_queued_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    most_queued_shapes: int = Field(default=2_000, ge=0)
+    """Of users, in one queue; 0: no bound."""
+    most_queued_jobs_per_user: int = Field(default=200_000, ge=0)
+    most_queued_bytes_per_user: int = Field(default=256 * 1024 * 1024, ge=0)
+    most_queued_shapes_per_user: int = Field(default=500, ge=0)
+    """Of one user's key, in one queue; 0: no bound."""
+    pool_size: int = Field(default=10, ge=1, le=200)
+    start_retry_seconds: float = Field(default=30.0, ge=0)
+    """How long a starting process tries to reach its store before it gives up."""
+
+    webhook_secret: SecretStr = SecretStr("")
+    """Signs webhook messages; several, with commas between, sign each. Without one no webhooks are taken or sent."""
+    webhook_allow_http: bool = False
+    webhook_allow_networks: str = ""
+    """CIDRs that webhooks may go to although they are not public, with commas between."""
+    webhook_timeout_seconds: float = Field(default=5.0, ge=0.1, le=60)
+    """For the look-up of a host, to connect to it, and between two pieces of its answer."""
+    webhook_concurrency: int = Field(default=128, ge=1, le=1000)
+    webhook_attempts: int = Field(default=12, ge=1, le=1000)
+    webhook_give_up: Duration = "24h"
+    webhook_first_retry_seconds: float = Field(default=5.0, gt=0, le=3600)
+    webhook_most_retry_seconds: float = Field(default=600.0, gt=0, le=86_400)
+
+    keep_events: Duration = "30d"
+    keep_jobs: Duration = "30d"
+    """For jobs that have ended, from their end."""
+    keep_idempotency: Duration = "7d"
+    keep_audit: Duration = "365d"
+    keep_changes: Duration = "1d"
+    keep_dead_letters: Duration = "30d"
+    keep_simulations: Duration = "30d"
+    """From their end."""
+
+    @field_validator("usage_half_life")
+    @classmethod
+    def _half_life_is_sensible(cls, value: str | None) -> str | None:
+        if value is not None and parse_duration(value) < _SHORTEST_HALF_LIFE:
+            raise ValueError(f"at least {_SHORTEST_HALF_LIFE:g} seconds")
+        return value
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _secrets_are_long(cls, value: SecretStr) -> SecretStr:
+        if any(len(secret) < _SHORTEST_SECRET for secret in _listed(value.get_secret_value())):
+            raise ValueError(f"each secret has at least {_SHORTEST_SECRET} characters")
+        return value
+
+    @field_validator("webhook_allow_networks", "trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for item in _listed(value):
+            ip_network(item)
+        return value
+
+    @field_validator("default_requests")
+    @classmethod
+    def _are_requests(cls, value: str) -> str:
+        read_requests(value)
+        return value
+
+    @field_validator(*_LEAST_KEPT)
+    @classmethod
+    def _kept_long_enough(cls, value: str, info: ValidationInfo) -> str:
+        least = _LEAST_KEPT[str(info.field_name)]
+        if parse_duration(value) < parse_duration(least):
+            raise ValueError(f"at least {least}")
+        return value
+
+    @property
+    def connection_bounds(self) -> ConnectionBounds:
+        return ConnectionBounds(
+            header_bytes=self.largest_header_bytes,
+            header_seconds=self.header_seconds,
+            body_seconds=self.body_seconds,
+            body_bytes_per_second=self.body_bytes_per_second,
+            whole_body_seconds=self.whole_body_seconds,
+            unread_answer_seconds=self.unread_answer_seconds,
+            keep_alive_seconds=self.keep_alive_seconds,
+            most=self.most_connections,
+            most_per_address=self.most_connections_per_address,
+            trusted_proxies=_listed(self.trusted_proxies),
+        )
+
+    @property
+    def webhook_secrets(self) -> tuple[str, ...]:
+        return _listed(self.webhook_secret.get_secret_value())
+
+    @property
+    def counted_labels(self) -> tuple[str, ...]:
+        return _listed(self.usage_labels)
+
+    @property
+    def webhook_policy(self) -> AddressPolicy:
+        networks = tuple(ip_network(item) for item in _listed(self.webhook_allow_networks))
+        return AddressPolicy(self.webhook_allow_http, networks)
+
+    @property
+    def webhook_persistence(self) -> Persistence:
+        return Persistence(
+            self.webhook_first_retry_seconds,
+            self.webhook_most_retry_seconds,
+            self.webhook_attempts,
+            parse_duration(self.webhook_give_up),
+        )
+
+    @property
+    def webhook_post_seconds(self) -> float:
+        """The longest that one post may take as a whole."""
+        return 3 * self.webhook_timeout_seconds
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())

@@ -1,0 +1,160 @@
+"""Simulations in the background: taking orders, and what a worker needs to carry one out.
+
+The way of one: the api checks the order against what is declared and queues it; a worker claims it, gathers the installation as it is
+at that moment, and hands all of it to a process of its own, which knows no store; what that tells is stored as it comes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster.protocol.base import Strict
+from trainmaster.protocol.declared import Kind
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.simulations import (
+    Installation,
+    SimulationOrder,
+    SimulationProgress,
+    SimulationSpec,
+    SimulationView,
+)
+from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.workload import Workload
+from trainmaster_dispatcher.services import bursting, history, reading
+from trainmaster_dispatcher.store import datasets, prices
+from trainmaster_dispatcher.store import simulations as store
+from trainmaster_dispatcher.store.database import Database, Transaction
+from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.whatif.engine import Simulation
+from trainmaster_dispatcher.whatif.scenario import first_leaf, plan_of, read_workload
+from trainmaster_dispatcher.whatif.trace import MOST_JOBS
+
+_WORKER = Caller(0, "worker", KeyRole.ADMIN)
+MOST_OPEN = 100
+"""Simulations that are queued or running, at most."""
+
+
+async def installation(tx: Transaction, caller: Caller) -> Installation:
+    """What is there and what was declared, as the API shows it to an admin."""
+    clusters = await reading.list_clusters(tx, caller)
+    shown: dict[Kind, list[dict[str, Any]]] = {
+        "Queue": await reading.list_queues(tx, caller),
+        "PriorityClass": await reading.list_classes(tx),
+        "PriceBook": _as_shown(await prices.books(tx)),
+        "Cluster": clusters,
+        "Dataset": _as_shown(await datasets.datasets(tx)),
+        "BurstPolicy": await bursting.list_policies(tx),
+    }
+    return Installation(clusters=tuple(clusters), declared={kind: tuple(items) for kind, items in shown.items()})
+
+
+def _as_shown(specs: Sequence[Strict]) -> list[dict[str, Any]]:
+    return [spec.model_dump(mode="json", by_alias=True) for spec in specs]
+
+
+def _check(spec: SimulationSpec, there: Installation) -> None:
+    fleet, cases = plan_of(spec, there)
+    for _, one in cases:
+        Simulation(fleet, one)
+    if spec.workload.history is None:
+        read_workload(spec.workload, spec.workload.queue or first_leaf(cases[0][1]), spec.limits, ())
+
+
+async def add(tx: Transaction, caller: Caller, spec: SimulationSpec) -> SimulationView:
+    """Raises ProblemError TOO_BUSY, and others for what could not be simulated as things are now."""
+    if await store.open_ones(tx) >= MOST_OPEN:
+        raise ProblemError(Code.TOO_BUSY, f"{MOST_OPEN} simulations are queued already; cancel some, or wait")
+    await asyncio.to_thread(_check, spec, await installation(tx, caller))
+    return await show(tx, await store.add(tx, spec.title, spec.to_wire(), caller.name))
+
+
+async def show(tx: Transaction, simulation: int) -> SimulationView:
+    """Raises ProblemError NOT_FOUND."""
+    return view_of(_found(await store.find(tx, simulation), simulation))
+
+
+def _found(row: Any, simulation: int) -> Any:
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no simulation {simulation}")
+    return row
+
+
+async def page(tx: Transaction, before: int | None, limit: int) -> list[SimulationView]:
+    return [view_of(row) for row in await store.page(tx, before, limit)]
+
+
+async def report(tx: Transaction, simulation: int) -> str:
+    """The page. Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    row = _found(await store.report(tx, simulation), simulation)
+    if row.report is None:
+        raise ProblemError(
+            Code.WRONG_STATE, f"simulation {simulation} is {row.state}; only one that succeeded has a report"
+        )
+    return str(row.report)
+
+
+async def cancel(tx: Transaction, simulation: int) -> SimulationView:
+    """Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    if not await store.cancel(tx, simulation):
+        row = _found(await store.find(tx, simulation), simulation)
+        raise ProblemError(Code.WRONG_STATE, f"simulation {simulation} is {row.state}; it has ended already")
+    return await show(tx, simulation)
+
+
+async def remove(tx: Transaction, simulation: int) -> None:
+    """Raises ProblemError NOT_FOUND, WRONG_STATE."""
+    if not await store.remove(tx, simulation):
+        row = _found(await store.find(tx, simulation), simulation)
+        raise ProblemError(Code.WRONG_STATE, f"simulation {simulation} is {row.state}; cancel it first")
+
+
+def view_of(row: Any) -> SimulationView:
+    fields = row._asdict()
+    return SimulationView.model_validate({**fields, "progress": SimulationProgress.model_validate(fields["progress"])})
+
+
+async def order(
+    database: Database, claimed: Any, currency: str, goes_on: Callable[[], Awaitable[bool]]
+) -> SimulationOrder | None:
+    """All that the process needs that carries it out, as things are now. Raises ProblemError, INVALID_SPEC for what is wrong in it."""
+    try:
+        spec = SimulationSpec.model_validate(claimed.spec)
+    except ValidationError as error:
+        raise ProblemError(
+            Code.INVALID_SPEC, f"this worker does not understand it: {error.errors()[0]['msg']}"
+        ) from error
+    async with database.transaction() as tx:
+        there = await installation(tx, _WORKER)
+    pages = await workload(database, spec, claimed.created_at, goes_on)
+    if pages is None:
+        return None
+    return SimulationOrder(spec=spec, installation=there, history=tuple(pages), currency=currency)
+
+
+async def workload(
+    database: Database, spec: SimulationSpec, asked_at: datetime, goes_on: Callable[[], Awaitable[bool]]
+) -> list[Workload] | None:
+    """What was really done in the time that the order names, up to the moment of the order.
+
+    ``goes_on`` is asked between pages; None if it said no. Raises ProblemError for too much.
+    """
+    wanted = spec.workload.history
+    if wanted is None:
+        return []
+    pages: list[Workload] = []
+    cursor: int | None = None
+    while True:
+        async with database.transaction() as tx:
+            pages.append(await history.workload(tx, wanted.since, wanted.until or asked_at.astimezone(UTC), cursor))
+        if sum(len(one.jobs) for one in pages) > MOST_JOBS:
+            raise ProblemError(
+                Code.INVALID_SPEC, f"more than {MOST_JOBS:,} jobs were submitted in this time; choose a shorter one"
+            )
+        cursor = pages[-1].next
+        if cursor is None:
+            return pages
+        if not await goes_on():
+            return None

@@ -1,0 +1,297 @@
+"""Submitting jobs: of each submission all or nothing, several of them in one transaction."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainmaster.protocol.admission_policy import AdmissionPolicy
+from trainmaster.protocol.durations import format_duration, parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.ids import job_id
+from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
+from trainmaster_dispatcher.services import webhooks
+from trainmaster_dispatcher.services.preparing import MOST_MISTAKES, Prepared, PreparedSpec, mistaken, refused_by
+from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.store import jobs as store
+from trainmaster_dispatcher.store import tenants
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked submission and who brought it."""
+
+    caller: Caller
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Stored jobs of a submission: their ids in the order given."""
+
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Keys of what submissions name: queues by path, and the priority class of each pair of a named class and a queue.
+
+    ``refused`` says of some submissions, by their place in the list, why they may not be stored.
+    """
+
+    queues: dict[str, int]
+    classes: dict[tuple[str | None, str], int]
+    refused: "dict[int, ProblemError | QueueBusyError]"
+
+
+class QueueBusyError(Exception):
+    """Somebody else is filling a queue with a limit, and this transaction does not wait for it."""
+
+
+async def admit(tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True) -> Admitted:
+    """Which submissions may be stored in this transaction; an earlier one takes the room of its queue before a later one.
+
+    Without ``waits`` those are refused with QueueBusyError whose queue has a limit that somebody else is just filling.
+    Raises ProblemError when a priority class is removed meanwhile.
+    """
+    paths = sorted({spec.queue for one in given for spec in one.prepared.specs})
+    await tenants.hold_queues(tx, paths)
+    queues = await tenants.queues_by_path(tx, {above for path in paths for above in _ancestry(path)})
+    classes = {row.spec.name: row for row in await tenants.classes(tx)}
+    named: dict[tuple[str | None, str], int] = {}
+    refused: dict[int, ProblemError | QueueBusyError] = {}
+    for index, one in enumerate(given):
+        try:
+            named |= _check(stores, one, queues, classes)
+        except ProblemError as error:
+            refused[index] = error
+    left = [(index, one) for index, one in enumerate(given) if index not in refused]
+    waiting = await _count_waiting(tx, (one for _, one in left), queues, waits=waits)
+    for index, one in left:
+        try:
+            await stores.backlog.take_room(tx, one.caller, one.prepared, {path: row.id for path, row in queues.items()})
+            _take_room(one, queues, waiting)
+        except (ProblemError, QueueBusyError) as error:
+            refused[index] = error
+    if named and not await tenants.hold_classes(tx, named.values()):
+        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, "a priority class of these jobs was just removed")
+    return Admitted({path: queues[path].id for path in paths if path in queues}, named, refused)
+
+
+async def submit(
+    tx: Transaction, stores: Stores, given: Sequence[Submission], *, waits: bool = True
+) -> list[Submitted | ProblemError | QueueBusyError]:
+    """Store jobs in the caller's transaction: of each submission all, or none and why. ``waits``: see ``admit``."""
+    admitted = await admit(tx, stores, given, waits=waits)
+    taken = [one for index, one in enumerate(given) if index not in admitted.refused]
+    stored = iter(await _store(tx, stores, admitted, taken) if taken else ())
+    return [admitted.refused.get(index) or next(stored) for index in range(len(given))]
+
+
+async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Sequence[Submission]) -> list[Submitted]:
+    shapes = await store.shape_ids(tx, {key: body for one in taken for key, body in one.prepared.shapes.items()})
+    fresh = [_new(spec, one, admitted, shapes) for one in taken for spec in one.prepared.specs]
+    repeats = [one.prepared.parameters for one in taken if one.prepared.parameters is not None]
+    if repeats and len(taken) > 1:
+        raise ValueError("parameter sets are stored by themselves")
+    first = await store.insert(tx, fresh, repeats[0] if repeats else None)
+
+    async def wake() -> None:
+        stores.jobs_submitted()
+
+    tx.after_commit(wake)
+    out: list[Submitted] = []
+    telling: list[tuple[int, str, str]] = []
+    for one in taken:
+        jobs = list(enumerate(one.prepared.specs * one.prepared.repeats, first))
+        telling += [(key, spec.name, spec.first_state) for key, spec in jobs if spec.tells_submitted]
+        out.append(Submitted([job_id(spec.name, key) for key, spec in jobs]))
+        first += len(jobs)
+    if telling:
+        await webhooks.tell_submitted(tx, telling)
+    return out
+
+
+async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
+    """As ``submit`` of a single submission. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
+    (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
+    if not isinstance(outcome, Submitted):
+        raise outcome
+    return outcome
+
+
+def _new(spec: PreparedSpec, one: Submission, admitted: Admitted, shapes: dict[bytes, int]) -> store.NewSpec:
+    return store.NewSpec(
+        name=spec.name,
+        queue_id=admitted.queues[spec.queue],
+        class_id=admitted.classes[spec.priority_class, spec.queue],
+        priority=spec.priority,
+        shape_id=shapes[spec.shape_hash],
+        api_key_id=one.caller.key_id,
+        spec=spec.spec,
+        held=spec.held,
+        labels=spec.labels,
+        notifies=spec.notifies,
+        disconnect_seconds=spec.disconnect_seconds,
+    )
+
+
+def _check(
+    stores: Stores, one: Submission, queues: dict[str, tenants.QueueRow], classes: dict[str, tenants.ClassRow]
+) -> dict[tuple[str | None, str], int]:
+    """Whether a submission may name what it names; its priority classes. Raises ProblemError when not."""
+    hooked = one.prepared.hooked()
+    if hooked:
+        webhooks.check_hooks(stores.settings, hooked)
+    for path in sorted({spec.queue for spec in one.prepared.specs}):
+        _check_queue(one.caller, path, queues)
+        _check_grace(path, max(spec.grace_seconds for spec in one.prepared.specs if spec.queue == path), queues)
+    _check_admission(one, queues)
+    default = next((row.spec.name for row in classes.values() if row.spec.default), "")
+    out = {}
+    for named, path in {(spec.priority_class, spec.queue) for spec in one.prepared.specs}:
+        name = named or queues[path].spec.default_priority_class or default
+        if name not in classes:
+            raise _unknown_class(name, classes)
+        if not one.caller.is_admin:
+            allowed = classes_of(path, queues, classes.values())
+            if name not in allowed:
+                raise not_allowed(name, path, allowed)
+        out[named, path] = classes[name].id
+    return out
+
+
+def _check_grace(path: str, seconds: float, queues: Mapping[str, tenants.QueueRow]) -> None:
+    """Raise ProblemError when the longest stopGrace of a submission's jobs is more than their queue, or one above it, allows."""
+    for above in _ancestry(path):
+        most = queues[above].spec.most_stop_grace if above in queues else None
+        if most is not None and seconds > parse_duration(most):
+            message = f"stopGrace is at most {most} in queue {above!r}, not {format_duration(seconds)}"
+            raise ProblemError(Code.INVALID_SPEC, message, mistakes=(Mistake(path="stopGrace", message=message),))
+
+
+def _check_admission(one: Submission, queues: dict[str, tenants.QueueRow]) -> None:
+    """Hold a submission to the admission policies of its queues, each looked up once. Raises ProblemError."""
+    policies = {path: policy_of(path, queues) for path in {spec.queue for spec in one.prepared.specs}}
+    if not any(policies.values()) and not any(spec.refused for spec in one.prepared.specs):
+        return
+    mistakes: list[Mistake] = []
+    checked: dict[str, dict[bytes, tuple[Mistake, ...]]] = {path: {} for path in policies}
+    for where, spec in zip(one.prepared.paths(), one.prepared.specs, strict=True):
+        policy = policies[spec.queue]
+        if policy is None:
+            mistakes += spec.refused
+        else:
+            mistakes += refused_by(policy, spec.spec, where, checked[spec.queue])
+        if len(mistakes) >= MOST_MISTAKES:
+            break
+    if mistakes:
+        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED)
+
+
+def policy_of(path: str, queues: Mapping[str, tenants.QueueRow]) -> AdmissionPolicy | None:
+    """Return the admission policy of a queue: its own, or that of the nearest queue above it; None: the default."""
+    own = (queues[one].spec.admission for one in _ancestry(path) if one in queues)
+    return next((policy for policy in own if policy is not None), None)
+
+
+def classes_of(
+    path: str, queues: Mapping[str, tenants.QueueRow], classes: Iterable[tenants.ClassRow]
+) -> frozenset[str]:
+    """Return the priority classes that users may give to jobs of a queue; ``queues`` are at least it and those above it."""
+    above = [queues[one].spec for one in _ancestry(path) if one in queues]
+    return allowed_classes(above, [row.spec for row in classes])
+
+
+def _unknown_class(name: str, classes: dict[str, tenants.ClassRow]) -> ProblemError:
+    return ProblemError(
+        Code.UNKNOWN_PRIORITY_CLASS,
+        f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+        if name
+        else "the job names no priority class, and there is no default one",
+    )
+
+
+def _ancestry(path: str) -> list[str]:
+    """The paths of a queue and of those above it."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+
+
+def _check_queue(caller: Caller, path: str, queues: dict[str, tenants.QueueRow]) -> None:
+    queue = queues.get(path)
+    if not caller.may_use(path):
+        raise ProblemError(Code.FORBIDDEN, f"the key {caller.name!r} has no right to queue {path!r}")
+    if queue is None:
+        raise ProblemError(
+            Code.UNKNOWN_QUEUE, f"there is no queue {path!r}; see 'trainmaster queues' for those you may use"
+        )
+    if not queue.is_leaf:
+        raise ProblemError(Code.NOT_A_LEAF, f"queue {path!r} has queues below it; jobs go to one of those")
+    for above in _ancestry(path):
+        if above in queues and not queues[above].spec.state.takes_jobs:
+            raise ProblemError(Code.QUEUE_CLOSED, f"queue {above!r} is {queues[above].spec.state} and takes no jobs")
+
+
+Place = tuple[int, int | None]
+"""A queue with a limit on waiting jobs: its key, and that of the API key whose jobs are counted, if only those are."""
+
+
+def _limits(
+    path: str, caller: Caller, queues: dict[str, tenants.QueueRow]
+) -> Iterator[tuple[Place, int, Caller | None]]:
+    queue = queues[path]
+    if queue.spec.max_queued is not None:
+        yield (queue.id, None), queue.spec.max_queued, None
+    if queue.spec.max_queued_per_user is not None:
+        yield (queue.id, caller.key_id), queue.spec.max_queued_per_user, caller
+
+
+async def _count_waiting(
+    tx: Transaction, given: Iterable[Submission], queues: dict[str, tenants.QueueRow], *, waits: bool
+) -> dict[Place, int]:
+    """How many jobs wait where there is a limit. Other submitters there wait for this transaction, in the order of queues.
+
+    Without ``waits``, places where somebody else is at it are left out.
+    """
+    limits = {
+        place: limit
+        for one in given
+        for path in {spec.queue for spec in one.prepared.specs}
+        for place, limit, _ in _limits(path, one.caller, queues)
+    }
+    in_order = sorted(limits, key=lambda place: (place[0], place[1] or 0))
+    held = {
+        queue_id: await store.hold_room(tx, queue_id, waits=waits) for queue_id in sorted({one[0] for one in limits})
+    }
+    return {
+        place: await store.count_waiting(tx, place[0], limits[place] + 1, place[1])
+        for place in in_order
+        if held[place[0]]
+    }
+
+
+def _take_room(one: Submission, queues: dict[str, tenants.QueueRow], waiting: dict[Place, int]) -> None:
+    """Count a submission's jobs as waiting. Raises ProblemError QUEUE_FULL, and counts none, when there are too many."""
+    after = {}
+    many = Counter(spec.queue for spec in one.prepared.specs)
+    for path in sorted(many):
+        more = many[path] * one.prepared.repeats
+        for place, limit, caller in _limits(path, one.caller, queues):
+            if place not in waiting:
+                raise QueueBusyError
+            if waiting[place] + more > limit:
+                raise _queue_full(path, limit, waiting[place], more, caller)
+            after[place] = waiting[place] + more
+    waiting |= after
+
+
+def _queue_full(path: str, limit: int, waiting: int, more: int, caller: Caller | None) -> ProblemError:
+    whose = "waiting jobs" if caller is None else f"waiting jobs of {caller.name!r}"
+    each = "its limit" if caller is None else "its limit for each user"
+    return ProblemError(
+        Code.QUEUE_FULL,
+        f"queue {path!r} holds {waiting} {whose}, {more} more would exceed {each} of {limit}",
+        retry_after=5.0,
+    )

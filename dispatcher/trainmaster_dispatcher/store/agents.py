@@ -1,0 +1,384 @@
+"""What the dispatcher knows of each cluster's agent: sessions and leases, capacity, desired state, log streams."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.protocol.agent import SyncRequest
+from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.tenants import note_change
+
+_MOST_SPEC_BYTES = 4 * 1024 * 1024
+"""Of specifications in one answer to an agent, as they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """The outcome of a sync's claim to be the cluster's agent.
+
+    ``held_for``: seconds for which another holder still has the lease; the claim was refused for that alone.
+    """
+
+    is_current: bool
+    is_new_session: bool = False
+    is_new_holder: bool = False
+    held_for: float | None = None
+
+
+async def renew(
+    tx: Transaction, cluster_id: int, session: str, number: int, lease_seconds: float, version: str
+) -> bool:
+    """Renew the lease of the cluster's newest session; False where ``session`` is not the newest."""
+    touched = await tx.run(
+        """
+        UPDATE cluster_contacts SET contact_at = clock_timestamp(), number = greatest(number, :number),
+               lease_until = clock_timestamp() + make_interval(secs => :lease), agent_version = :version
+        WHERE cluster_id = :cluster AND session = :session
+        """,
+        cluster=cluster_id,
+        session=session,
+        number=number,
+        lease=lease_seconds,
+        version=version,
+    )
+    return touched > 0
+
+
+async def begin_session(tx: Transaction, cluster_id: int, request: SyncRequest, lease_seconds: float) -> Contact:
+    """Make the session of ``request`` the newest of its cluster, with a lease.
+
+    A session that was superseded stays so. A session with other records is refused as long as the lease of the present holder
+    runs: two agents with one key must not take the cluster from each other in turn. The caller then rolls back, so that it may come
+    again.
+    """
+    row = await tx.one(
+        """
+        SELECT holder, session, extract(epoch FROM lease_until - clock_timestamp())::float8 AS left_seconds
+        FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE
+        """,
+        id=cluster_id,
+    )
+    if row.session == request.session:
+        renewed = await renew(tx, cluster_id, request.session, request.number, lease_seconds, request.agent_version)
+        return Contact(is_current=renewed)
+    fresh = await tx.run(
+        "INSERT INTO agent_sessions (session, cluster_id, holder) VALUES (:session, :cluster, :holder) ON CONFLICT DO NOTHING",
+        session=request.session,
+        cluster=cluster_id,
+        holder=request.holder,
+    )
+    if not fresh:
+        return Contact(is_current=False)
+    is_new_holder = row.holder is not None and row.holder != request.holder
+    if is_new_holder and row.session is not None and row.left_seconds > 0:
+        return Contact(is_current=False, held_for=row.left_seconds)
+    if is_new_holder:
+        await tx.run(
+            """
+            UPDATE cluster_holders h SET contact_at = c.contact_at FROM cluster_contacts c
+            WHERE c.cluster_id = :cluster AND h.cluster_id = c.cluster_id AND h.holder = c.holder
+            """,
+            cluster=cluster_id,
+        )
+    await tx.run(
+        """
+        UPDATE cluster_contacts SET
+            session = :session, number = :number, agent_version = :version,
+            earlier_contact_at = CASE WHEN :new_holder THEN contact_at ELSE earlier_contact_at END,
+            holder = :holder, contact_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => :lease),
+            checked_at = NULL
+        WHERE cluster_id = :cluster
+        """,
+        cluster=cluster_id,
+        session=request.session,
+        holder=request.holder,
+        number=request.number,
+        lease=lease_seconds,
+        version=request.agent_version,
+        new_holder=is_new_holder,
+    )
+    # Of the rows of a cluster in contacts only one session at a time gets here, so the numbers differ.
+    await tx.run(
+        """
+        INSERT INTO cluster_holders AS h (cluster_id, number, holder, place)
+        SELECT :cluster, coalesce(max(number), 0) + 1, :holder, :place FROM cluster_holders WHERE cluster_id = :cluster
+        ON CONFLICT (cluster_id, holder) DO UPDATE SET
+            place = excluded.place,
+            place_since = CASE WHEN h.place = excluded.place THEN h.place_since ELSE clock_timestamp() END
+        """,
+        cluster=cluster_id,
+        holder=request.holder,
+        place=request.place,
+    )
+    await note_change(tx, "contact", cluster_id)
+    return Contact(is_current=True, is_new_session=True, is_new_holder=is_new_holder)
+
+
+async def is_current(tx: Transaction, cluster_id: int, session: str) -> bool:
+    row = await tx.first("SELECT session FROM cluster_contacts WHERE cluster_id = :id", id=cluster_id)
+    return row is not None and row.session == session
+
+
+async def save_capacity(tx: Transaction, cluster_id: int, report: dict[str, Any]) -> None:
+    await tx.run(
+        """
+        INSERT INTO capacity (cluster_id, report, received_at) VALUES (:cluster, CAST(:report AS jsonb), now())
+        ON CONFLICT (cluster_id) DO UPDATE SET report = excluded.report, received_at = excluded.received_at
+        """,
+        cluster=cluster_id,
+        report=dumps(report),
+    )
+    await note_change(tx, "capacity", cluster_id)
+
+
+async def admissions(tx: Transaction) -> Sequence[Row[Any]]:
+    """Clusters with what their agents say that they run: their whole report has more. All null before the first."""
+    return await tx.all(
+        """
+        SELECT c.id, c.name, c.kind, c.spec, p.report->'runtime' AS runtime,
+               p.report->'capabilities' AS capabilities, p.report->'admission' AS admission
+        FROM clusters c LEFT JOIN capacity p ON p.cluster_id = c.id WHERE c.removed_at IS NULL ORDER BY c.name
+        """
+    )
+
+
+async def close_capacity(tx: Transaction, cluster_id: int, why: str) -> None:
+    """Close a cluster to new runs until its agent reports anew; what it reported before stays."""
+    await tx.run(
+        """
+        INSERT INTO capacity (cluster_id, report, received_at) VALUES (:cluster, CAST(:report AS jsonb), now())
+        ON CONFLICT (cluster_id) DO UPDATE SET
+            report = jsonb_set(capacity.report, '{closed}', to_jsonb(CAST(:why AS text))), received_at = excluded.received_at
+        """,
+        cluster=cluster_id,
+        report=dumps({"groups": [], "runtime": "unknown", "scheduler": "unknown", "closed": why}),
+        why=why,
+    )
+    await note_change(tx, "capacity", cluster_id)
+
+
+async def standing(tx: Transaction, cluster_id: int) -> Row[Any]:
+    """What a sync is measured by.
+
+    ``epoch``, ``is_recovering``, ``is_awaited`` (whether a recovery waits for this cluster),
+    ``is_clearing`` (whether quarantined runs of it are being stopped), ``desired`` (the version of what is
+    desired), ``has_capacity``, the current ``session``, the number of its ``holder``, and the set of held runs that was last found
+    equal (``checked_count``, ``checked_digest``, ``checked_age`` in seconds; null where it must be looked at).
+    """
+    return await tx.one(
+        """
+        SELECT i.id || ':' || i.store_epoch AS epoch,
+               EXISTS (SELECT 1 FROM capacity p WHERE p.cluster_id = :id) AS has_capacity,
+               i.recovering_since IS NOT NULL AS is_recovering,
+               i.recovering_since IS NOT NULL AND (c.recovered_at IS NULL OR c.recovered_at < i.recovering_since) AS is_awaited,
+               EXISTS (SELECT 1 FROM quarantined_runs q WHERE q.cluster_id = :id AND q.stop) AS is_clearing,
+               (SELECT d.version FROM cluster_desired d WHERE d.cluster_id = :id) AS desired,
+               c.session, h.number AS holder, c.checked_count, c.checked_digest, c.checked_at,
+               extract(epoch FROM clock_timestamp() - c.checked_at)::float8 AS checked_age
+        FROM installation i LEFT JOIN cluster_contacts c ON c.cluster_id = :id
+             LEFT JOIN cluster_holders h ON h.cluster_id = c.cluster_id AND h.holder = c.holder
+        """,
+        id=cluster_id,
+    )
+
+
+async def note_checked(tx: Transaction, cluster_id: int, count: int, digest: int, seen: datetime | None) -> None:
+    """Agent and store hold the same runs, so many with this fingerprint; ``seen`` is ``checked_at`` as it was before."""
+    await tx.run(
+        """
+        UPDATE cluster_contacts SET checked_count = :count, checked_digest = :digest, checked_at = clock_timestamp()
+        WHERE cluster_id = :id AND checked_at IS NOT DISTINCT FROM CAST(:seen AS timestamptz)
+        """,
+        id=cluster_id,
+        count=count,
+        digest=digest,
+        seen=seen,
+    )
+
+
+async def unset_checked(tx: Transaction, cluster_ids: Iterable[int]) -> None:
+    """Runs of these clusters changed without a word from their agents: compare again at their next sync."""
+    await tx.run(
+        "UPDATE cluster_contacts SET checked_at = NULL WHERE cluster_id IN"
+        " (SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) ORDER BY cluster_id FOR UPDATE)",
+        ids=sorted(set(cluster_ids)),
+    )
+
+
+async def desired_versions(tx: Transaction, cluster_ids: Iterable[int]) -> dict[int, int]:
+    """How far the desired state of each of these clusters is."""
+    rows = await tx.all(
+        "SELECT cluster_id, version FROM cluster_desired WHERE cluster_id = ANY(:ids)", ids=list(cluster_ids)
+    )
+    return {row.cluster_id: row.version for row in rows}
+
+
+async def wanted(tx: Transaction, cluster_id: int) -> Row[Any] | None:
+    """The current session of a cluster and the number of its holder, the desired version, and how long a run may wait there for its
+    gang minimum.
+    """
+    return await tx.first(
+        """
+        SELECT t.session, coalesce(d.version, 0) AS version, coalesce(c.spec->>'placementTimeout', '5m') AS placement_timeout,
+               h.number AS holder
+        FROM clusters c JOIN cluster_contacts t ON t.cluster_id = c.id LEFT JOIN cluster_desired d ON d.cluster_id = c.id
+             LEFT JOIN cluster_holders h ON h.cluster_id = t.cluster_id AND h.holder = t.holder
+        WHERE c.id = :id
+        """,
+        id=cluster_id,
+    )
+
+
+async def desired_runs(tx: Transaction, cluster_id: int, after: int, holder: int | None) -> Sequence[Row[Any]]:
+    """Runs to start, stop or resize that changed after a version, by version. What the agent has accepted is its own to remember.
+
+    A run that was leased to another holder may have started there: it is not to be started by ``holder``.
+
+    ``is_last`` is false where more follow, which are left out: one answer holds so many specifications and no more.
+    """
+    return await tx.all(
+        """
+        SELECT d.job_id, d.attempt, d.state, d.generation, d.stop_cause, d.sizes, d.assumed, d.disconnect_seconds,
+               d.desired_version, d.name, d.parameters, d.queue, d.spec::text AS spec, d.narrowed, d.awaits,
+               d.burst, d.stop_grace, d.bytes_all = d.bytes AS is_last
+        FROM (
+            SELECT r.job_id, r.attempt, r.state, r.generation, r.stop_cause, r.sizes, r.assumed, r.disconnect_seconds,
+                   r.desired_version, j.name, j.parameters, q.path AS queue, s.spec, r.decision->'narrowed' AS narrowed,
+                   (r.decision->>'awaitsSeconds')::float8 AS awaits,
+                   r.decision->'burst' AS burst, r.stop_grace,
+                   sum(size) OVER (ORDER BY r.desired_version, r.job_id) AS bytes,
+                   sum(size) OVER () AS bytes_all,
+                   row_number() OVER (ORDER BY r.desired_version, r.job_id) AS number
+            FROM runs r JOIN jobs j ON j.id = r.job_id JOIN queues q ON q.id = j.queue_id
+                 JOIN job_specs s ON s.id = j.spec_id,
+                 LATERAL (SELECT CASE WHEN r.state = 'leased' THEN pg_column_size(s.spec) ELSE 0 END AS size) AS sent
+            WHERE r.cluster_id = :cluster AND r.desired_version > :after AND r.ended_at IS NULL
+              AND (r.state IN ('leased', 'stopping') OR r.resized_at IS NOT NULL)
+              AND (r.state = 'stopping' OR r.holder = :holder OR r.holder IS NULL)
+        ) AS d
+        WHERE d.number = 1 OR d.bytes <= :most ORDER BY d.desired_version, d.job_id
+        """,
+        cluster=cluster_id,
+        after=after,
+        holder=holder,
+        most=_MOST_SPEC_BYTES,
+    )
+
+
+async def desired_streams(tx: Transaction, cluster_id: int, after: int) -> Sequence[Row[Any]]:
+    return await tx.all(
+        """
+        SELECT s.id, s.job_id, s.attempt, s.options, j.name FROM log_streams s JOIN jobs j ON j.id = s.job_id
+        WHERE s.cluster_id = :cluster AND s.desired_version > :after AND s.expires_at > now()
+        """,
+        cluster=cluster_id,
+        after=after,
+    )
+
+
+async def open_stream(
+    tx: Transaction,
+    stream: str,
+    *,
+    cluster_id: int,
+    job_id: int,
+    attempt: int,
+    options: dict[str, Any],
+    desired: int,
+    seconds: float,
+) -> None:
+    await tx.run(
+        """
+        INSERT INTO log_streams (id, cluster_id, job_id, attempt, options, desired_version, expires_at)
+        VALUES (:id, :cluster, :job, :attempt, CAST(:options AS jsonb), :version, now() + make_interval(secs => :seconds))
+        """,
+        id=stream,
+        cluster=cluster_id,
+        job=job_id,
+        attempt=attempt,
+        options=dumps(options),
+        version=desired,
+        seconds=seconds,
+    )
+
+
+async def keep_streams(tx: Transaction, streams: Iterable[str], seconds: float) -> None:
+    """Let these streams be open for so long from now."""
+    await tx.run(
+        "UPDATE log_streams SET expires_at = now() + make_interval(secs => :seconds) WHERE id = ANY(:ids)",
+        ids=sorted(streams),
+        seconds=seconds,
+    )
+
+
+async def stream_is_open(tx: Transaction, stream: str, cluster_id: int) -> bool:
+    row = await tx.first(
+        "SELECT 1 FROM log_streams WHERE id = :id AND cluster_id = :cluster AND expires_at > now()",
+        id=stream,
+        cluster=cluster_id,
+    )
+    return row is not None
+
+
+async def close_stream(tx: Transaction, stream: str) -> None:
+    await tx.run("DELETE FROM log_streams WHERE id = :id OR expires_at < now() - interval '1 minute'", id=stream)
+
+
+async def beat(tx: Transaction, lease_seconds: float) -> None:
+    """An api is serving. After a gap longer than a lease the service counts as newly up."""
+    await tx.run(
+        """
+        UPDATE installation SET
+            up_since = CASE WHEN seen_at < clock_timestamp() - make_interval(secs => :lease) THEN clock_timestamp()
+                            ELSE up_since END,
+            seen_at = clock_timestamp()
+        """,
+        lease=lease_seconds,
+    )
+
+
+async def service_is_back(tx: Transaction, lease_seconds: float) -> bool:
+    """Whether agents have had at least one lease's time to reach an api since the service was last away."""
+    row = await tx.one(
+        """
+        SELECT seen_at > clock_timestamp() - make_interval(secs => :lease)
+           AND up_since < clock_timestamp() - make_interval(secs => :lease) AS back
+        FROM installation
+        """,
+        lease=lease_seconds,
+    )
+    return bool(row.back)
+
+
+async def lock_contact(tx: Transaction, cluster_id: int) -> bool:
+    """Whether the cluster's agent holds its lease. The row is locked: no sync is answered until the transaction ends."""
+    row = await tx.first(
+        "SELECT lease_until > clock_timestamp() AS held FROM cluster_contacts WHERE cluster_id = :id FOR UPDATE",
+        id=cluster_id,
+    )
+    return row is not None and bool(row.held)
+
+
+async def end_session(tx: Transaction, cluster_id: int) -> None:
+    """Take the lease away. Whoever syncs next begins a session anew, the agent that had the lease included, and tells all it holds."""
+    await tx.run(
+        "DELETE FROM agent_sessions s USING cluster_contacts c WHERE c.cluster_id = :id AND s.session = c.session",
+        id=cluster_id,
+    )
+    await tx.run(
+        "UPDATE cluster_contacts SET session = NULL, lease_until = clock_timestamp(), checked_at = NULL WHERE cluster_id = :id",
+        id=cluster_id,
+    )
+    await note_change(tx, "contact", cluster_id)
+
+
+async def reachable(tx: Transaction, cluster_ids: Iterable[int]) -> set[int]:
+    """Those of these clusters whose agent holds its lease."""
+    rows = await tx.all(
+        "SELECT cluster_id FROM cluster_contacts WHERE cluster_id = ANY(:ids) AND lease_until > now()",
+        ids=list(cluster_ids),
+    )
+    return {row.cluster_id for row in rows}

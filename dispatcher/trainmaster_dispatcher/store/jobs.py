@@ -1,0 +1,509 @@
+"""Jobs, their specs and shapes, and the events of their transitions.
+
+Every change of a job goes through ``write``: new values, the next version and one event, in the caller's transaction.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster.protocol.states import HoldCause, JobState, Wish
+from trainmaster_dispatcher.domain.job_machine import Job
+from trainmaster_dispatcher.store import outbox
+from trainmaster_dispatcher.store.database import Transaction, dumps
+from trainmaster_dispatcher.store.tables import LIVE_JOB, WAITING_JOB
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job's row as the services see it."""
+
+    id: int
+    version: int
+    name: str
+    queue_id: int
+    class_id: int
+    priority: int
+    shape_id: int
+    spec_id: int
+    disconnect_seconds: float | None
+    notifies: bool
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of one job, and the event that tells it. ``record`` is the job before, ``job`` after."""
+
+    record: JobRecord
+    job: Job
+    kind: str
+    states: tuple[str, ...] = ()
+    attempt: int | None = None
+    cluster_id: int | None = None
+    actor: str = ""
+    message: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    priority: int | None = None
+    class_id: int | None = None
+    is_neutral: bool = False
+    """Whether the scheduler's view is the same after it, so that its feed need not tell of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSpec:
+    """A specification to be stored, and what its jobs have in common. ``spec`` and ``labels`` are JSON text."""
+
+    name: str
+    queue_id: int
+    class_id: int
+    priority: int
+    shape_id: int
+    api_key_id: int
+    spec: bytes
+    held: bool
+    labels: bytes | None = None
+    notifies: bool = False
+    disconnect_seconds: float | None = None
+
+    def copy_text(self) -> bytes:
+        """Its columns of ``jobs`` in the text format of COPY, in the order of ``_COPIED``."""
+        labels = rb"\N" if self.labels is None else _escaped(self.labels)
+        return b"%b\t%d\t%d\t%d\t%d\t%d\t%b\t%b\t%b\t%b" % (
+            self.name.encode(),
+            self.queue_id,
+            self.class_id,
+            self.priority,
+            self.shape_id,
+            self.api_key_id,
+            b"held\tuser" if self.held else rb"queued" + b"\t" + rb"\N",
+            b"t" if self.notifies else b"f",
+            rb"\N" if self.disconnect_seconds is None else b"%r" % self.disconnect_seconds,
+            labels,
+        )
+
+
+_COPIED = (
+    "id, spec_id, name, queue_id, class_id, priority, shape_id, api_key_id, state, hold_cause, notifies,"
+    " disconnect_seconds, labels, parameters"
+)
+
+
+def _escaped(json: bytes) -> bytes:
+    """JSON text in the text format of COPY. Written without white space, it has no line ends and tabs of its own."""
+    return json.replace(b"\\", b"\\\\")
+
+
+_COLUMNS = (
+    "id, version, disconnect_seconds, notifies, name, queue_id, class_id, priority, shape_id, spec_id, state, hold_cause,"
+    " extract(epoch FROM hold_until)::float8 AS hold_until, wish, attempt, retries_used, losses, returns, message"
+)
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    return JobRecord(
+        id=row.id,
+        version=row.version,
+        name=row.name,
+        queue_id=row.queue_id,
+        class_id=row.class_id,
+        priority=row.priority,
+        shape_id=row.shape_id,
+        spec_id=row.spec_id,
+        disconnect_seconds=row.disconnect_seconds,
+        notifies=row.notifies,
+        job=Job(
+            state=JobState(row.state),
+            hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
+            hold_until=row.hold_until,
+            wish=None if row.wish is None else Wish(row.wish),
+            attempt=row.attempt,
+            retries_used=row.retries_used,
+            losses=row.losses,
+            returns=row.returns,
+            message=row.message,
+        ),
+    )
+
+
+async def lock(tx: Transaction, ids: Iterable[int]) -> dict[int, JobRecord]:
+    """The jobs with these keys, locked in the order of their keys so that no two callers wait for each other."""
+    rows = await tx.all(
+        f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(:ids) ORDER BY id FOR UPDATE",
+        ids=sorted(set(ids)),
+    )
+    return {row.id: _record(row) for row in rows}
+
+
+async def shape_ids(tx: Transaction, shapes: dict[bytes, bytes]) -> dict[bytes, int]:
+    """The ids of shapes by fingerprint, made where they are new.
+
+    Each is noted as used today, once a day, so that retention leaves it in place until the jobs are there.
+    """
+    hashes = list(shapes)
+    found = await tx.all(
+        "SELECT id, hash, used_on < current_date AS stale FROM shapes WHERE hash = ANY(:hashes)", hashes=hashes
+    )
+    ids = {bytes(row.hash): row.id for row in found if not row.stale}
+    stale = [row.id for row in found if row.stale]
+    if stale:
+        # One that is removed at this moment is not among those that come back; it is made anew.
+        touched = await tx.all(
+            """
+            WITH held AS (SELECT id FROM shapes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE)
+            UPDATE shapes s SET used_on = current_date FROM held WHERE s.id = held.id RETURNING s.id, s.hash
+            """,
+            ids=stale,
+        )
+        ids |= {bytes(row.hash): row.id for row in touched}
+    fresh = [value for value in hashes if value not in ids]
+    if fresh:
+        await tx.run(
+            """
+            INSERT INTO shapes (hash, body)
+            SELECT h, b::jsonb FROM unnest(CAST(:hashes AS bytea[]), CAST(:bodies AS text[])) AS n(h, b) ORDER BY h
+            ON CONFLICT (hash) DO NOTHING
+            """,
+            hashes=fresh,
+            bodies=[shapes[value].decode() for value in fresh],
+        )
+        rows = await tx.all("SELECT id, hash FROM shapes WHERE hash = ANY(:hashes)", hashes=fresh)
+        ids |= {bytes(row.hash): row.id for row in rows}
+    return ids
+
+
+async def insert(tx: Transaction, fresh: Sequence[NewSpec], parameters: Sequence[bytes] | None = None) -> int:
+    """Store new jobs: one for each specification, or with ``parameters`` one of the only specification for each set.
+
+    The key of the first; the others follow without a gap, in the order given. One row of ``changes`` tells of all of them, and a
+    job's row stands for its first event, so that a job costs one row beside its specification.
+    """
+    many = len(fresh) if parameters is None else len(parameters)
+    row = await tx.one(
+        """
+        INSERT INTO changes (kind, ref, many)
+        SELECT 'jobs', take_ids(pg_get_serial_sequence('jobs', 'id')::regclass, :many), :many RETURNING ref
+        """,
+        many=many,
+    )
+    first = int(row.ref)
+    if parameters is None:
+        specs = [b"%d\t%d\t%b\n" % (key, key, _escaped(one.spec)) for key, one in enumerate(fresh, first)]
+        rows = [b"%d\t%d\t%b\t\\N\n" % (key, key, one.copy_text()) for key, one in enumerate(fresh, first)]
+    else:
+        specs = [b"%d\t%d\t%b\n" % (first, first + many - 1, _escaped(fresh[0].spec))]
+        head = b"\t%d\t%b\t" % (first, fresh[0].copy_text())
+        rows = [b"%d%b%b\n" % (key, head, _escaped(one)) for key, one in enumerate(parameters, first)]
+    await tx.copy("COPY job_specs (id, last_job_id, spec) FROM STDIN", specs)
+    await tx.copy(f"COPY jobs ({_COPIED}) FROM STDIN", rows)
+    return first
+
+
+async def write(tx: Transaction, transitions: Sequence[Transition]) -> None:
+    """Store changed jobs, each with its next version, its event and its webhook messages. The rows must be locked."""
+    if not transitions:
+        return
+    # The limit tells the planner how many rows there are; of JSON it expects a hundred, and reads all of a table for one.
+    await tx.run(
+        """
+        WITH n AS MATERIALIZED (
+            SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS n(
+                id bigint, state job_state, hold_cause hold_cause, hold_until float8, wish wish, attempt int,
+                retries_used smallint, losses smallint, returns smallint, job_message text, priority smallint,
+                class_id smallint, seq int, kind text, states text, run int, cluster_id int, actor text, message text,
+                details jsonb, neutral bool)
+            LIMIT :many
+        ), changed AS (
+            UPDATE jobs SET
+                version = n.seq, state = n.state, hold_cause = n.hold_cause, hold_until = to_timestamp(n.hold_until),
+                wish = n.wish, attempt = n.attempt, retries_used = n.retries_used, losses = n.losses,
+                returns = n.returns, message = n.job_message, priority = n.priority, class_id = n.class_id,
+                started_at = CASE WHEN n.state IN ('running', 'succeeded') THEN coalesce(jobs.started_at, now())
+                                  ELSE jobs.started_at END,
+                ended_at = CASE WHEN n.state IN ('succeeded', 'failed', 'cancelled')
+                                THEN coalesce(jobs.ended_at, now()) END
+            FROM n WHERE jobs.id = n.id
+        )
+        INSERT INTO events (job_id, seq, kind, states, attempt, cluster_id, actor, message, details, xid)
+        SELECT id, seq, kind, string_to_array(states, ','), run, cluster_id, actor, message, details,
+               CASE WHEN NOT neutral THEN pg_current_xact_id() END
+        FROM n
+        """,
+        rows=dumps([_row(t) for t in transitions]),
+        many=len(transitions),
+    )
+    await outbox.add(tx, transitions)
+
+
+def _row(t: Transition) -> dict[str, Any]:
+    """A transition as ``write`` sends it: one JSON text costs a third of what arrays of the same columns cost."""
+    job, record = t.job, t.record
+    return {
+        "id": record.id,
+        "state": job.state,
+        "hold_cause": job.hold_cause,
+        "hold_until": job.hold_until,
+        "wish": job.wish,
+        "attempt": job.attempt,
+        "retries_used": job.retries_used,
+        "losses": job.losses,
+        "returns": job.returns,
+        "job_message": job.message[:2000],
+        "priority": record.priority if t.priority is None else t.priority,
+        "class_id": record.class_id if t.class_id is None else t.class_id,
+        "seq": record.version + 1,
+        "kind": t.kind,
+        "states": ",".join(t.states),
+        "run": t.attempt,
+        "cluster_id": t.cluster_id,
+        "actor": t.actor,
+        "message": t.message[:2000],
+        "details": t.details or None,
+        "neutral": t.is_neutral,
+    }
+
+
+async def specs(tx: Transaction, spec_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+    wanted = sorted(set(spec_ids))
+    if not wanted:
+        return {}
+    rows = await tx.all("SELECT id, spec FROM job_specs WHERE id = ANY(:ids)", ids=wanted)
+    return {row.id: row.spec for row in rows}
+
+
+async def due_holds(tx: Transaction, limit: int) -> list[int]:
+    """Keys of held jobs whose hold has ended by the clock."""
+    rows = await tx.all(
+        "SELECT id FROM jobs WHERE state = 'held' AND hold_until IS NOT NULL AND hold_until <= now() ORDER BY hold_until"
+        " LIMIT :limit",
+        limit=limit,
+    )
+    return [row.id for row in rows]
+
+
+async def hold_room(tx: Transaction, queue_id: int, *, waits: bool = True) -> bool:
+    """Let other submitters to a queue wait for this transaction. Without ``waits``: whether nobody else lets us wait."""
+    if waits:
+        await tx.one("SELECT pg_advisory_xact_lock(1953653617, :queue)", queue=queue_id)
+        return True
+    return bool((await tx.one("SELECT pg_try_advisory_xact_lock(1953653617, :queue) AS ours", queue=queue_id)).ours)
+
+
+async def count_waiting(tx: Transaction, queue_id: int, at_most: int, key_id: int | None = None) -> int:
+    """How many jobs wait in a queue, those of one API key if one is given, counted up to ``at_most``; call ``hold_room`` before."""
+    row = await tx.one(
+        f"""
+        SELECT count(*) AS many FROM (
+            SELECT 1 FROM jobs WHERE queue_id = :queue AND {LIVE_JOB} AND {WAITING_JOB}
+            AND (CAST(:key AS int) IS NULL OR api_key_id = :key) LIMIT :most) AS w
+        """,
+        queue=queue_id,
+        key=key_id,
+        most=at_most,
+    )
+    return int(row.many)
+
+
+async def waiting_by_key(tx: Transaction, queue_id: int) -> Sequence[Row[Any]]:
+    """What waits in a queue, by API key: jobs, stored bytes of their specifications, and the fingerprints of their shapes."""
+    return await tx.all(
+        f"""
+        WITH waiting AS MATERIALIZED (
+            SELECT api_key_id, spec_id, shape_id, count(*) AS many FROM jobs
+            WHERE queue_id = :queue AND {LIVE_JOB} AND {WAITING_JOB} GROUP BY api_key_id, spec_id, shape_id
+        )
+        SELECT w.api_key_id, sum(w.many)::bigint AS jobs, coalesce(sum(pg_column_size(s.spec)), 0)::bigint AS spec_bytes,
+               array_agg(DISTINCT h.hash) AS shapes
+        FROM waiting w JOIN job_specs s ON s.id = w.spec_id JOIN shapes h ON h.id = w.shape_id
+        GROUP BY w.api_key_id
+        """,
+        queue=queue_id,
+    )
+
+
+async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Jobs by state for each of these queues."""
+    rows = await tx.all(
+        "SELECT queue_id, state, count(*) AS many FROM jobs WHERE queue_id = ANY(:ids) GROUP BY queue_id, state",
+        ids=list(queue_ids),
+    )
+    out: dict[int, dict[str, int]] = {queue_id: {} for queue_id in queue_ids}
+    for row in rows:
+        out[row.queue_id][row.state] = row.many
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are meant. ``queue_ids`` None means all queues."""
+
+    queue_ids: tuple[int, ...] | None = None
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    class_id: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """The condition and its parameters."""
+        parts, parameters = ["true"], dict[str, Any]()
+        if self.queue_ids is not None:
+            parts.append("j.queue_id = ANY(:f_queues)")
+            parameters["f_queues"] = list(self.queue_ids)
+        if self.states:
+            parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
+            parameters["f_states"] = list(self.states)
+        if self.name is not None:
+            parts.append("j.name LIKE :f_name")
+            parameters["f_name"] = re.sub(r"([\\%_])", r"\\\1", self.name).replace("*", "%")
+        if self.class_id is not None:
+            parts.append("j.class_id = :f_class")
+            parameters["f_class"] = self.class_id
+        if self.labels:
+            parts.append("j.labels @> CAST(:f_labels AS jsonb)")
+            parameters["f_labels"] = dumps(self.labels)
+        if self.cluster is not None:
+            parts.append(
+                "EXISTS (SELECT 1 FROM runs r JOIN clusters c ON c.id = r.cluster_id"
+                " WHERE r.job_id = j.id AND r.attempt = j.attempt AND c.name = :f_cluster)"
+            )
+            parameters["f_cluster"] = self.cluster
+        return " AND ".join(parts), parameters
+
+
+_VIEW = """
+    SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
+           j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at, j.labels, j.parameters,
+           j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by, c.name AS cluster
+    FROM jobs j
+    JOIN queues q ON q.id = j.queue_id
+    JOIN priority_classes p ON p.id = j.class_id
+    LEFT JOIN api_keys k ON k.id = j.api_key_id
+    LEFT JOIN runs r ON r.job_id = j.id AND r.attempt = j.attempt
+    LEFT JOIN clusters c ON c.id = r.cluster_id
+"""
+
+
+async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Jobs that match, newest first, older than the one with key ``before``."""
+    where, parameters = wanted.where()
+    cut = "" if before is None else " AND j.id < :before"
+    if before is not None:
+        parameters["before"] = before
+    return await tx.all(f"{_VIEW} WHERE {where}{cut} ORDER BY j.id DESC LIMIT :limit", limit=limit, **parameters)
+
+
+async def workload(
+    tx: Transaction, begin: datetime, end: datetime, before: int | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Jobs that were submitted in this time and have ended, the latest first, each with its last run that was at work.
+
+    ``run`` is NULL where none was. They are found by their keys, which rise with their submission.
+    """
+    return await tx.all(
+        """
+        SELECT j.id, extract(epoch FROM j.submitted_at)::float8 AS submitted, j.spec_id, q.path AS queue, p.name AS priority_class,
+               j.priority, extract(epoch FROM j.started_at - j.submitted_at)::float8 AS waited,
+               (SELECT extract(epoch FROM r.ended_at - r.started_at)::float8 FROM runs r
+                WHERE r.job_id = j.id AND r.started_at IS NOT NULL AND r.ended_at IS NOT NULL
+                ORDER BY r.attempt DESC LIMIT 1) AS run
+        FROM (SELECT * FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before ORDER BY id DESC LIMIT :limit) j
+        JOIN queues q ON q.id = j.queue_id JOIN priority_classes p ON p.id = j.class_id
+        WHERE j.submitted_at >= :begin AND j.submitted_at < :end AND j.ended_at IS NOT NULL ORDER BY j.id DESC
+        """,
+        begin=begin,
+        end=end,
+        before=before,
+        limit=limit,
+    )
+
+
+async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row[Any] | None:
+    """The last job of a page of ``workload``, whether it belongs there or not: its key, when it was submitted, and of how many."""
+    return await tx.first(
+        """
+        SELECT id, submitted_at, count(*) OVER () AS many FROM (
+            SELECT id, submitted_at FROM jobs WHERE CAST(:before AS bigint) IS NULL OR id < :before
+            ORDER BY id DESC LIMIT :limit) page ORDER BY id LIMIT 1
+        """,
+        before=before,
+        limit=limit,
+    )
+
+
+async def view(tx: Transaction, job_id: int) -> Row[Any] | None:
+    return await tx.first(f"{_VIEW} WHERE j.id = :id", id=job_id)
+
+
+async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> list[int]:
+    """Keys of jobs that match, in order, beyond ``after``."""
+    where, parameters = wanted.where()
+    rows = await tx.all(
+        f"SELECT j.id FROM jobs j WHERE {where} AND j.id > :after ORDER BY j.id LIMIT :limit",
+        after=after,
+        limit=limit,
+        **parameters,
+    )
+    return [row.id for row in rows]
+
+
+async def count_matching(tx: Transaction, wanted: Filter) -> int:
+    where, parameters = wanted.where()
+    return int((await tx.one(f"SELECT count(*) AS many FROM jobs j WHERE {where}", **parameters)).many)
+
+
+async def last_wait(tx: Transaction, job_id: int) -> dict[str, Any] | None:
+    """What a job waited for before it was last dispatched: the token and the sentence of its reason then."""
+    rows = await tx.all(
+        """
+        SELECT details->'waitedFor' AS waited FROM events
+        WHERE job_id = :job AND kind = 'dispatched' ORDER BY seq DESC LIMIT 1
+        """,
+        job=job_id,
+    )
+    waited: dict[str, Any] | None = rows[0].waited if rows else None
+    return waited
+
+
+async def versions(tx: Transaction, job_ids: Iterable[int]) -> dict[int, int]:
+    """The versions of those of these jobs that exist."""
+    rows = await tx.all("SELECT id, version FROM jobs WHERE id = ANY(:ids)", ids=list(job_ids))
+    return {row.id: row.version for row in rows}
+
+
+async def standing(tx: Transaction, job_id: int) -> Row[Any] | None:
+    """State and version of a job."""
+    return await tx.first("SELECT state, version FROM jobs WHERE id = :id", id=job_id)
+
+
+async def events_after(tx: Transaction, job_id: int, seq: int, limit: int) -> Sequence[Row[Any]]:
+    """Events of a job beyond version ``seq``, in order.
+
+    The first one is told by the job's row itself, and so is the newest where retention has removed it.
+    """
+    return await tx.all(
+        """
+        SELECT 1 AS seq, j.submitted_at AS at, 'submitted' AS kind,
+               ARRAY[CASE WHEN (s.spec->>'suspend')::bool THEN 'held' ELSE 'queued' END] AS states, NULL::int AS attempt,
+               NULL AS cluster, k.name AS actor, '' AS message, NULL::jsonb AS details
+        FROM jobs j JOIN api_keys k ON k.id = j.api_key_id LEFT JOIN job_specs s ON s.id = j.spec_id
+        WHERE j.id = :job AND :seq < 1
+        UNION ALL
+        SELECT e.seq, e.at, e.kind, e.states, e.attempt, c.name AS cluster, e.actor, e.message, e.details
+        FROM events e LEFT JOIN clusters c ON c.id = e.cluster_id
+        WHERE e.job_id = :job AND e.seq > :seq
+        UNION ALL
+        SELECT j.version, coalesce(j.ended_at, j.started_at, j.submitted_at), 'now', ARRAY[j.state::text], nullif(j.attempt, 0),
+               NULL, '', j.message, NULL
+        FROM jobs j WHERE j.id = :job AND j.version > greatest(:seq, 1)
+          AND NOT EXISTS (SELECT 1 FROM events e WHERE e.job_id = j.id AND e.seq = j.version)
+        ORDER BY seq LIMIT :limit
+        """,
+        job=job_id,
+        seq=seq,
+        limit=limit,
+    )

@@ -1,0 +1,307 @@
+"""API keys, idempotency keys and the audit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row
+
+from trainmaster.protocol.states import KeyRole
+from trainmaster_dispatcher.store.database import Transaction, dumps
+
+IDEMPOTENCY_DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request, by the key they showed."""
+
+    key_id: int
+    name: str
+    role: KeyRole
+    queues: tuple[str, ...] = ()
+    cluster_id: int | None = None
+    cluster: str | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role is KeyRole.ADMIN
+
+    def may_use(self, queue: str) -> bool:
+        """Whether jobs of this queue are the caller's to see and change."""
+        return self.is_admin or any(queue == own or queue.startswith(own + "/") for own in self.queues)
+
+    def is_below(self, queue: str) -> bool:
+        """Whether a queue of the caller is below this one."""
+        return any(own.startswith(queue + "/") for own in self.queues)
+
+    def may_know(self, queue: str) -> bool:
+        """Whether this queue concerns the caller: one of its own, or one above, whose rules hold for its own."""
+        return self.may_use(queue) or self.is_below(queue)
+
+    def may_go_to(self, only_queues: Sequence[str]) -> bool:
+        """Whether jobs of the caller may go to a cluster that is for these queues, or for all where there are none."""
+        return self.is_admin or not only_queues or any(map(self.may_know, only_queues))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A key that counts: whose it is, and in how many seconds it expires, if ever."""
+
+    caller: Caller
+    expires_in: float | None
+
+
+async def all_that_count(tx: Transaction) -> dict[bytes, Found]:
+    """All keys that were neither revoked nor have expired, by hash."""
+    rows = await tx.all(
+        """
+        SELECT k.hash, k.id, k.name, k.role, k.queues, k.cluster_id, c.name AS cluster,
+               extract(epoch FROM k.expires_at - now())::float8 AS expires_in
+        FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id
+        WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+        """
+    )
+    return {
+        bytes(row.hash): Found(
+            Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster), row.expires_in
+        )
+        for row in rows
+    }
+
+
+async def revision(tx: Transaction) -> str:
+    """A text that differs once any key was made, revoked, given back or removed, or a cluster was."""
+    row = await tx.one(
+        """
+        SELECT (SELECT concat_ws(' ', count(*), max(id), count(revoked_at), max(revoked_at)) FROM api_keys)
+               || '/' || (SELECT concat_ws(' ', count(*), max(id)) FROM clusters) AS revision
+        """
+    )
+    return str(row.revision)
+
+
+async def insert(
+    tx: Transaction,
+    *,
+    name: str,
+    key_hash: bytes,
+    hint: str,
+    role: KeyRole,
+    queues: Sequence[str],
+    cluster_id: int | None,
+    expires_at: datetime | None,
+) -> int:
+    row = await tx.one(
+        """
+        INSERT INTO api_keys (name, hash, hint, role, queues, cluster_id, expires_at)
+        VALUES (:name, :hash, :hint, CAST(:role AS key_role), :queues, :cluster, :expires)
+        ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL RETURNING id
+        """,
+        name=name,
+        hash=key_hash,
+        hint=hint,
+        role=role.value,
+        queues=list(queues),
+        cluster=cluster_id,
+        expires=expires_at,
+    )
+    return int(row.id)
+
+
+async def listing(tx: Transaction) -> Sequence[Row[Any]]:
+    return await tx.all(
+        """
+        SELECT k.id, k.name, k.hint, k.role, k.queues, c.name AS cluster, k.created_at, k.expires_at, k.revoked_at
+        FROM api_keys k LEFT JOIN clusters c ON c.id = k.cluster_id ORDER BY k.id
+        """
+    )
+
+
+async def of_cluster(tx: Transaction, cluster_id: int) -> list[int]:
+    """Keys that open a cluster's agent calls now."""
+    rows = await tx.all(
+        """
+        SELECT id FROM api_keys WHERE cluster_id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY id
+        """,
+        id=cluster_id,
+    )
+    return [row.id for row in rows]
+
+
+async def revoke(tx: Transaction, key_id: int) -> bool:
+    return await tx.run("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id", id=key_id) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An idempotency key of a caller, on a route."""
+
+    api_key_id: int
+    route: str
+    key: str
+
+
+async def claim_idempotency(tx: Transaction, claim: Claim, body_hash: bytes) -> tuple[bytes, int, bytes] | None:
+    """Take an idempotency key for this transaction, or give what was answered when it was used: body hash, status, answer.
+
+    A second request with the same key waits here until the first has ended.
+    """
+    await tx.run(
+        """
+        DELETE FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key
+        AND created_at < now() - make_interval(days => :days)
+        """,
+        caller=claim.api_key_id,
+        route=claim.route,
+        key=claim.key,
+        days=IDEMPOTENCY_DAYS,
+    )
+    if await claim_unused(tx, {claim: body_hash}):
+        return None
+    row = await tx.first(
+        "SELECT body_hash, status, answer FROM idempotency_keys WHERE api_key_id = :caller AND route = :route AND key = :key",
+        caller=claim.api_key_id,
+        route=claim.route,
+        key=claim.key,
+    )
+    if row is None:
+        # The first request was refused and has given the key back in between.
+        return await claim_idempotency(tx, claim, body_hash)
+    return bytes(row.body_hash), row.status, bytes(row.answer)
+
+
+async def claim_unused(tx: Transaction, claims: dict[Claim, bytes]) -> set[Claim]:
+    """Take those idempotency keys that were never used, each with the fingerprint of its body.
+
+    Waits for requests with one of the same keys that are under way, in an order that all callers share.
+    """
+    rows = await tx.all(
+        """
+        INSERT INTO idempotency_keys (api_key_id, route, key, body_hash, status, answer)
+        SELECT caller, route, key, hash, 0, ''
+        FROM unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[]), CAST(:hashes AS bytea[]))
+             AS n(caller, route, key, hash)
+        ORDER BY caller, route, key
+        ON CONFLICT DO NOTHING RETURNING api_key_id, route, key
+        """,
+        **_columns(claims),
+        hashes=list(claims.values()),
+    )
+    return {Claim(row.api_key_id, row.route, row.key) for row in rows}
+
+
+def _columns(claims: Iterable[Claim]) -> dict[str, Any]:
+    several = list(claims)
+    return {
+        "callers": [claim.api_key_id for claim in several],
+        "routes": [claim.route for claim in several],
+        "keys": [claim.key for claim in several],
+    }
+
+
+async def keep_answers(tx: Transaction, answers: dict[Claim, tuple[int, bytes]]) -> None:
+    """Keep what requests were answered, status and body, for when they come again."""
+    await tx.run(
+        """
+        UPDATE idempotency_keys k SET status = n.status, answer = n.answer
+        FROM unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[]), CAST(:statuses AS int[]),
+                    CAST(:answers AS bytea[])) AS n(caller, route, key, status, answer)
+        WHERE k.api_key_id = n.caller AND k.route = n.route AND k.key = n.key
+        """,
+        **_columns(answers),
+        statuses=[status for status, _ in answers.values()],
+        answers=[body for _, body in answers.values()],
+    )
+
+
+async def drop_claims(tx: Transaction, claims: Iterable[Claim]) -> None:
+    """Forget idempotency keys whose work was refused, so that they may come with a mended body."""
+    await tx.run(
+        """
+        DELETE FROM idempotency_keys k
+        USING unnest(CAST(:callers AS int[]), CAST(:routes AS text[]), CAST(:keys AS text[])) AS n(caller, route, key)
+        WHERE k.api_key_id = n.caller AND k.route = n.route AND k.key = n.key
+        """,
+        **_columns(claims),
+    )
+
+
+class AuditLine(NamedTuple):
+    """One line of the audit: who did what to what, in which request, from which address."""
+
+    api_key_id: int | None
+    actor: str
+    action: str
+    target: str
+    request_id: str
+    address: str
+    details: Mapping[str, Any]
+
+
+async def note_audit(
+    tx: Transaction,
+    caller: Caller | None,
+    action: str,
+    target: str,
+    request_id: str,
+    details: Mapping[str, Any] | None = None,
+    address: str = "",
+) -> None:
+    """Write one line; without a caller, of somebody at the machine itself."""
+    key, actor = (None, "local") if caller is None else (caller.key_id, caller.name)
+    await note_lines(tx, [AuditLine(key, actor, action, target, request_id, address, details or {})])
+
+
+async def note_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+    """Write lines of the audit in one statement."""
+    await tx.run(
+        """
+        INSERT INTO audit (api_key_id, actor, action, target, request_id, address, details)
+        SELECT caller, actor, action, target, request, address, CAST(details AS jsonb)
+        FROM unnest(CAST(:callers AS int[]), CAST(:actors AS text[]), CAST(:actions AS text[]), CAST(:targets AS text[]),
+                    CAST(:requests AS text[]), CAST(:addresses AS text[]), CAST(:details AS text[]))
+             AS n(caller, actor, action, target, request, address, details)
+        """,
+        callers=[line.api_key_id for line in lines],
+        actors=[line.actor for line in lines],
+        actions=[line.action for line in lines],
+        targets=[line.target for line in lines],
+        requests=[line.request_id for line in lines],
+        addresses=[line.address for line in lines],
+        details=[dumps(line.details) for line in lines],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which lines of the audit are wanted; what is None does not narrow them."""
+
+    target: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+async def audit_page(tx: Transaction, wanted: AuditFilter, before: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Return lines with an id below ``before``, the newest first."""
+    conditions = {
+        "id < :before": before,
+        "target = :target": wanted.target,
+        "actor = :actor": wanted.actor,
+        "action = :action": wanted.action,
+        "at >= :since": wanted.since,
+        "at < :until": wanted.until,
+    }
+    given = {text: value for text, value in conditions.items() if value is not None}
+    parameters = {text.rpartition(":")[2]: value for text, value in given.items()}
+    where = " AND ".join(given) or "true"
+    return await tx.all(
+        "SELECT id, at, actor, action, target, request_id, address, details FROM audit"
+        f" WHERE {where} ORDER BY id DESC LIMIT :limit",
+        **parameters,
+        limit=limit,
+    )

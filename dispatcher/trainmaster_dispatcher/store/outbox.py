@@ -1,0 +1,285 @@
+"""The outbox: webhook messages, written in the transaction of what they tell, and deleted when they are delivered.
+
+Messages of one job to one webhook leave in the order of their ids: only the first of them that is not dead, the *head*, is ever
+claimed. A claim is a later ``next_at``, so that it ends by itself when the claimant dies.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Row
+
+from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.states import JobState
+from trainmaster_dispatcher.domain.webhooks import BODY_VERSION, states_passed
+from trainmaster_dispatcher.store.database import Transaction
+
+if TYPE_CHECKING:
+    from trainmaster_dispatcher.store.jobs import Transition
+
+_DEFAULT_STATES = "ARRAY['" + "', '".join(state.value for state in JobState if state.is_terminal) + "']"
+"""What a webhook without ``states`` is told; specifications are stored without what has its default."""
+
+_INSERT = f"""
+    INSERT INTO outbox (job_id, seq, hook, body)
+    SELECT n.job_id, n.seq, h.number - 1, jsonb_build_object(
+        'version', {BODY_VERSION}, 'job', n.id, 'name', j.name, 'queue', q.path, 'labels', coalesce(j.labels, '{{}}'),
+        'parameters', coalesce(j.parameters, '{{}}'), 'seq', n.seq, 'event', n.kind, 'states', to_jsonb(n.passed),
+        'state', n.passed[cardinality(n.passed)], 'attempt', n.attempt, 'cluster', c.name, 'message', n.message,
+        'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+    FROM (
+        SELECT job_id, id, seq, kind, string_to_array(passed, ',') AS passed, attempt, cluster_id, message
+        FROM unnest(
+            CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:seqs AS int[]), CAST(:kinds AS text[]),
+            CAST(:passed AS text[]), CAST(:attempts AS int[]), CAST(:clusters AS int[]), CAST(:messages AS text[])
+        ) AS u(job_id, id, seq, kind, passed, attempt, cluster_id, message)
+    ) AS n
+    JOIN jobs j ON j.id = n.job_id
+    JOIN queues q ON q.id = j.queue_id
+    JOIN job_specs s ON s.id = j.spec_id
+    LEFT JOIN clusters c ON c.id = n.cluster_id
+    CROSS JOIN LATERAL jsonb_array_elements(s.spec->'notify') WITH ORDINALITY AS h(hook, number)
+    WHERE CASE WHEN h.hook ? 'states' THEN h.hook->'states' ELSE to_jsonb({_DEFAULT_STATES}) END ?| n.passed
+    ORDER BY n.job_id, n.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A transition as its receivers see it. ``passed`` are the states that the job came to."""
+
+    key: int
+    name: str
+    seq: int
+    kind: str
+    passed: tuple[str, ...]
+    attempt: int | None = None
+    cluster_id: int | None = None
+    message: str = ""
+
+
+async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
+    """Write the messages of these transitions; those of jobs without webhooks are passed over."""
+    told = [
+        Told(
+            t.record.id, t.record.name, t.record.version + 1, t.kind, passed, t.attempt, t.cluster_id, t.message[:2000]
+        )
+        for t in transitions
+        if t.record.notifies and (passed := states_passed(t.record.job, t.job, t.states))
+    ]
+    await insert(tx, told)
+
+
+async def insert(tx: Transaction, told: Sequence[Told]) -> None:
+    """Write one message for each of these and each webhook of its job that is told of any of the states."""
+    if not told:
+        return
+    await tx.run(
+        _INSERT,
+        keys=[one.key for one in told],
+        ids=[job_id(one.name, one.key) for one in told],
+        seqs=[one.seq for one in told],
+        kinds=[one.kind for one in told],
+        passed=[",".join(one.passed) for one in told],
+        attempts=[one.attempt for one in told],
+        clusters=[one.cluster_id for one in told],
+        messages=[one.message for one in told],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A claimed message. ``url`` is None when the job or its specification is gone."""
+
+    id: int
+    job_id: int
+    hook: int
+    seq: int
+    body: Mapping[str, Any]
+    attempts: int
+    url: str | None
+    secret_versions: tuple[int, ...] = (1,)
+    """Of the secrets of the job's queue that sign it: the current one, and the one before while both are accepted."""
+
+
+async def claim(tx: Transaction, limit: int, seconds: float) -> list[Message]:
+    """Heads that are due, kept from other claimants for so long."""
+    rows = await tx.all(
+        """
+        WITH due AS MATERIALIZED (
+            SELECT o.id FROM outbox o
+            WHERE o.dead_at IS NULL AND o.next_at <= now() AND NOT EXISTS (
+                SELECT 1 FROM outbox e
+                WHERE e.job_id = o.job_id AND e.hook = o.hook AND e.id < o.id AND e.dead_at IS NULL)
+            ORDER BY o.next_at LIMIT :limit FOR UPDATE SKIP LOCKED
+        ), claimed AS (
+            UPDATE outbox o SET next_at = now() + make_interval(secs => :seconds) FROM due WHERE o.id = due.id
+            RETURNING o.id, o.job_id, o.seq, o.hook, o.body, o.attempts
+        )
+        SELECT c.*, s.spec->'notify'->(c.hook::int)->>'url' AS url,
+               coalesce(w.version, 1) AS version, coalesce(w.previous_until > now(), false) AS overlaps
+        FROM claimed c LEFT JOIN jobs j ON j.id = c.job_id LEFT JOIN job_specs s ON s.id = j.spec_id
+        LEFT JOIN webhook_secrets w ON w.path = c.body->>'queue' ORDER BY c.id
+        """,
+        limit=limit,
+        seconds=seconds,
+    )
+    return [
+        Message(
+            row.id,
+            row.job_id,
+            row.hook,
+            row.seq,
+            row.body,
+            row.attempts,
+            row.url,
+            (row.version, row.version - 1) if row.overlaps else (row.version,),
+        )
+        for row in rows
+    ]
+
+
+class SecretRow(NamedTuple):
+    """The version of a queue's secret, and until when the one before counts, if it does."""
+
+    version: int
+    previous_until: datetime | None
+
+
+async def secret_version(tx: Transaction, path: str) -> SecretRow:
+    row = await tx.first(
+        """
+        SELECT version, CASE WHEN previous_until > now() THEN previous_until END AS previous_until
+        FROM webhook_secrets WHERE path = :path
+        """,
+        path=path,
+    )
+    return SecretRow(1, None) if row is None else SecretRow(row.version, row.previous_until)
+
+
+async def rotate_secret(tx: Transaction, path: str, overlap_seconds: float) -> SecretRow:
+    """Let a queue have another secret; the one before counts for so long."""
+    row = await tx.one(
+        """
+        INSERT INTO webhook_secrets (path, version, previous_until)
+        VALUES (:path, 2, now() + make_interval(secs => :seconds))
+        ON CONFLICT (path) DO UPDATE SET version = webhook_secrets.version + 1, previous_until = excluded.previous_until
+        RETURNING version, CASE WHEN previous_until > now() THEN previous_until END AS previous_until
+        """,
+        path=path,
+        seconds=overlap_seconds,
+    )
+    return SecretRow(row.version, row.previous_until)
+
+
+async def delete(tx: Transaction, ids: Sequence[int]) -> None:
+    """Forget delivered messages."""
+    if ids:
+        await tx.run("DELETE FROM outbox WHERE id = ANY(:ids)", ids=sorted(ids))
+
+
+async def put_off(tx: Transaction, pauses: Mapping[int, float]) -> None:
+    """Give claimed messages back, to be claimed again after so many seconds."""
+    if pauses:
+        await tx.run(
+            """
+            UPDATE outbox SET next_at = now() + make_interval(secs => n.seconds)
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:seconds AS float8[])) AS n(id, seconds) WHERE outbox.id = n.id
+            """,
+            ids=list(pauses),
+            seconds=list(pauses.values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed. ``pause_seconds`` until the next one."""
+
+    message: Message
+    error: str
+    pause_seconds: float
+    is_final: bool = False
+
+
+async def note_failures(
+    tx: Transaction, failures: Sequence[Failure], most_attempts: int, give_up_seconds: float
+) -> list[int]:
+    """Store failed attempts; the ids of the messages that are dead by it.
+
+    What waits behind a head waits as long as the head, so that nobody looks at it meanwhile.
+    """
+    if not failures:
+        return []
+    rows = await tx.all(
+        """
+        UPDATE outbox o SET attempts = o.attempts + 1, error = n.error, next_at = now() + make_interval(secs => n.seconds),
+            dead_at = CASE WHEN n.final OR o.attempts + 1 >= :most OR o.created_at < now() - make_interval(secs => :age)
+                           THEN now() END
+        FROM unnest(CAST(:ids AS bigint[]), CAST(:errors AS text[]), CAST(:seconds AS float8[]), CAST(:finals AS bool[]))
+             AS n(id, error, seconds, final)
+        WHERE o.id = n.id AND o.dead_at IS NULL RETURNING o.id, o.job_id, o.hook, n.seconds, o.dead_at IS NOT NULL AS is_dead
+        """,
+        ids=[failure.message.id for failure in failures],
+        errors=[failure.error[:500] for failure in failures],
+        seconds=[failure.pause_seconds for failure in failures],
+        finals=[failure.is_final for failure in failures],
+        most=most_attempts,
+        age=give_up_seconds,
+    )
+    waiting = [row for row in rows if not row.is_dead]
+    if waiting:
+        await tx.run(
+            """
+            UPDATE outbox o SET next_at = now() + make_interval(secs => n.seconds)
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:jobs AS bigint[]), CAST(:hooks AS int[]), CAST(:seconds AS float8[]))
+                 AS n(id, job_id, hook, seconds)
+            WHERE o.job_id = n.job_id AND o.hook = n.hook AND o.id > n.id AND o.dead_at IS NULL
+            """,
+            ids=[row.id for row in waiting],
+            jobs=[row.job_id for row in waiting],
+            hooks=[row.hook for row in waiting],
+            seconds=[row.seconds for row in waiting],
+        )
+    return [row.id for row in rows if row.is_dead]
+
+
+async def dead_of_job(tx: Transaction, key: int) -> int:
+    """How many messages of a job were given up."""
+    row = await tx.one("SELECT count(*) AS many FROM outbox WHERE job_id = :job AND dead_at IS NOT NULL", job=key)
+    return int(row.many)
+
+
+_DEAD = """
+    SELECT o.id, o.job_id, o.seq, o.hook, o.body, o.attempts, o.error, o.created_at, o.dead_at, q.path AS queue, q.id AS queue_id,
+           s.spec->'notify'->(o.hook::int)->>'url' AS url
+    FROM outbox o JOIN jobs j ON j.id = o.job_id JOIN queues q ON q.id = j.queue_id LEFT JOIN job_specs s ON s.id = j.spec_id
+    WHERE o.dead_at IS NOT NULL
+"""
+
+
+async def dead(tx: Transaction, queue_ids: Sequence[int] | None, before: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Dead letters, newest first; ``queue_ids`` None means of all queues."""
+    parameters: dict[str, Any] = {"limit": limit}
+    where = ""
+    if queue_ids is not None:
+        where += " AND j.queue_id = ANY(:queues)"
+        parameters["queues"] = list(queue_ids)
+    if before is not None:
+        where += " AND o.id < :before"
+        parameters["before"] = before
+    return await tx.all(f"{_DEAD}{where} ORDER BY o.id DESC LIMIT :limit", **parameters)
+
+
+async def dead_letter(tx: Transaction, letter: int) -> Row[Any] | None:
+    """One of them, locked."""
+    return await tx.first(f"{_DEAD} AND o.id = :id FOR UPDATE OF o", id=letter)
+
+
+async def revive(tx: Transaction, letter: int) -> None:
+    """Let a dead letter be tried again, as often and as long as a new message."""
+    await tx.run(
+        "UPDATE outbox SET dead_at = NULL, attempts = 0, error = '', next_at = now(), created_at = now() WHERE id = :id",
+        id=letter,
+    )

@@ -1,0 +1,209 @@
+"""Removing what is old, a little at a time: each function is one short step, and says whether there may be more.
+
+There are no foreign keys from runs, tails, events and messages to jobs: whoever removes a job removes them, in one transaction.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.tables import LIVE_JOB
+
+_LOCK = 1953653619
+_PARTITION = re.compile(r"events_(\d{8})")
+DROP_LOCK_MILLISECONDS = 500
+
+
+async def take_turn(tx: Transaction) -> bool:
+    """Whether this transaction may remove something: one at a time does."""
+    return bool((await tx.one("SELECT pg_try_advisory_xact_lock(:key) AS mine", key=_LOCK)).mine)
+
+
+async def old_partitions(tx: Transaction, seconds: float) -> list[str]:
+    """Partitions of the events whose whole day is older than that, oldest first."""
+    rows = await tx.all(
+        """
+        SELECT c.relname AS name, now() - make_interval(secs => :seconds) AS cut FROM pg_inherits i
+        JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass ORDER BY c.relname
+        """,
+        seconds=seconds,
+    )
+    found = []
+    for row in rows:
+        day = _PARTITION.fullmatch(row.name)
+        if day and datetime.strptime(day[1], "%Y%m%d").replace(tzinfo=UTC) + timedelta(days=1) <= row.cut:
+            found.append(str(row.name))
+    return found
+
+
+async def drop_partition(tx: Transaction, name: str) -> None:
+    """Drop a day of events. Raises ProblemError TOO_BUSY when that would have to wait.
+
+    Dropping locks all of ``events`` for a moment, and while it waits for that, every writer waits behind it. There is a default
+    partition, so Postgres does not let it be detached beside them.
+    """
+    if not _PARTITION.fullmatch(name):
+        raise ValueError(f"{name} is no partition of a day")
+    await tx.run(f"SET LOCAL lock_timeout = {DROP_LOCK_MILLISECONDS}")
+    await tx.run(f"DROP TABLE IF EXISTS {name}")
+
+
+async def remove_stray_events(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Old events in the default partition: of days for which there was no partition."""
+    return await _remove(
+        tx,
+        "DELETE FROM events_default WHERE ctid = ANY(ARRAY(SELECT ctid FROM events_default"
+        " WHERE at < now() - make_interval(secs => :seconds) LIMIT :limit))",
+        seconds,
+        limit,
+    )
+
+
+async def remove_idempotency_keys(tx: Transaction, seconds: float, limit: int) -> bool:
+    return await _remove(
+        tx,
+        "DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(SELECT ctid FROM idempotency_keys"
+        " WHERE created_at < now() - make_interval(secs => :seconds) ORDER BY created_at LIMIT :limit))",
+        seconds,
+        limit,
+    )
+
+
+async def remove_audit(tx: Transaction, seconds: float, limit: int) -> bool:
+    return await _remove(
+        tx,
+        "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT :limit)"
+        " AND at < now() - make_interval(secs => :seconds)",
+        seconds,
+        limit,
+    )
+
+
+async def remove_changes(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Old rows of the feed; never one that a reader of the feed could still wait for."""
+    return await _remove(
+        tx,
+        "DELETE FROM changes WHERE id IN (SELECT id FROM changes ORDER BY id LIMIT :limit)"
+        " AND created_at < now() - make_interval(secs => :seconds) AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+        seconds,
+        limit,
+    )
+
+
+async def remove_dead_letters(tx: Transaction, seconds: float, limit: int) -> bool:
+    return await _remove(
+        tx,
+        "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE dead_at IS NOT NULL"
+        " AND dead_at < now() - make_interval(secs => :seconds) ORDER BY id LIMIT :limit)",
+        seconds,
+        limit,
+    )
+
+
+async def remove_reasons(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Verdicts of classes that have no live job any more. The leader writes a class that comes back as a new one."""
+    return await _remove(
+        tx,
+        f"DELETE FROM class_reasons WHERE ctid = ANY(ARRAY(SELECT ctid FROM class_reasons"
+        f" WHERE at < now() - make_interval(secs => :seconds) AND (queue_id, class_id, shape_id) NOT IN"
+        f" (SELECT DISTINCT queue_id, class_id, shape_id FROM jobs WHERE {LIVE_JOB}) LIMIT :limit))"
+        f" AND at < now() - make_interval(secs => :seconds)",
+        seconds,
+        limit,
+    )
+
+
+async def remove_shapes(tx: Transaction, seconds: float, limit: int, last_old: int) -> bool:
+    """Shapes that were not submitted for so long and that no job has. ``last_old``: jobs with greater keys are younger than that.
+
+    A submission notes the day before it refers to a shape, so whole days are left between its last use and its removal, and all
+    jobs of a shape that is old enough are among the old ones.
+    """
+    removed = await tx.run(
+        """
+        DELETE FROM shapes WHERE id IN (
+            SELECT id FROM shapes WHERE used_on < (now() - make_interval(secs => :seconds))::date - 2
+            AND id NOT IN (SELECT DISTINCT shape_id FROM jobs WHERE id <= :last) ORDER BY id LIMIT :limit)
+        AND used_on < (now() - make_interval(secs => :seconds))::date - 2
+        """,
+        seconds=seconds,
+        limit=limit,
+        last=last_old,
+    )
+    return removed >= limit
+
+
+async def remove_sessions(tx: Transaction, seconds: float, limit: int) -> bool:
+    """Sessions of agents that were superseded; the present one of each cluster stays."""
+    return await _remove(
+        tx,
+        "DELETE FROM agent_sessions WHERE session IN (SELECT session FROM agent_sessions s"
+        " WHERE created_at < now() - make_interval(secs => :seconds) AND NOT EXISTS"
+        " (SELECT 1 FROM cluster_contacts c WHERE c.session = s.session) LIMIT :limit)",
+        seconds,
+        limit,
+    )
+
+
+async def _remove(tx: Transaction, statement: str, seconds: float, limit: int) -> bool:
+    return await tx.run(statement, seconds=seconds, limit=limit) >= limit
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some jobs in the order of their keys. ``last`` is None behind the newest one."""
+
+    last: int | None
+    ended: list[int]
+    """Those that ended long enough ago."""
+    is_young: bool
+    """Whether all of them were submitted too recently for that; so were those after them."""
+
+
+async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int) -> Stretch:
+    """The next jobs behind key ``after``. In the order of keys, so that no index on the end burdens every job that ends."""
+    row = await tx.one(
+        """
+        WITH cut AS (SELECT now() - make_interval(secs => :seconds) AS at),
+        stretch AS (SELECT id, submitted_at, ended_at FROM jobs WHERE id > :after ORDER BY id LIMIT :limit)
+        SELECT max(id) AS last, coalesce(bool_and(submitted_at >= cut.at), true) AS young,
+               coalesce(array_agg(id ORDER BY id) FILTER (WHERE ended_at < cut.at), '{}') AS ended
+        FROM stretch, cut
+        """,
+        after=after,
+        seconds=seconds,
+        limit=limit,
+    )
+    return Stretch(row.last, list(row.ended), row.young)
+
+
+async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:
+    """Remove those of these jobs that ended so long ago, with all that is theirs; how many.
+
+    A job with a run that is live or not counted, or with a webhook message that is still being brought out, stays until that is over.
+    """
+    rows = await tx.all(
+        """
+        DELETE FROM jobs WHERE id IN (
+            SELECT j.id FROM jobs j WHERE j.id = ANY(:ids) AND j.ended_at < now() - make_interval(secs => :seconds)
+            AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND NOT r.counted)
+            AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.job_id = j.id AND o.dead_at IS NULL)
+            ORDER BY j.id FOR UPDATE SKIP LOCKED)
+        RETURNING id, spec_id
+        """,
+        ids=ids,
+        seconds=seconds,
+    )
+    gone = sorted(row.id for row in rows)
+    if gone:
+        for table in ("runs", "run_tails", "events", "outbox", "log_streams"):
+            await tx.run(f"DELETE FROM {table} WHERE job_id = ANY(:ids)", ids=gone)
+        await tx.run(
+            """
+            DELETE FROM job_specs s WHERE s.id = ANY(:specs) AND s.last_job_id IS NOT NULL AND NOT EXISTS (
+                SELECT 1 FROM jobs j WHERE j.id BETWEEN s.id AND s.last_job_id AND j.spec_id = s.id)
+            """,
+            specs=sorted({row.spec_id for row in rows}),
+        )
+    return len(gone)

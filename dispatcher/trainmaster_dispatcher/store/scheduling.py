@@ -1,0 +1,326 @@
+"""What the scheduler reads and writes: leadership, the change feed, its view of jobs and clusters, its reasons."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainmaster_dispatcher.store.database import Transaction, dumps
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Where a leader answers questions about its view. ``host`` None: where the store sees it come from."""
+
+    host: str | None
+    port: int
+    secret: str
+
+
+async def usage_levels(tx: Transaction) -> tuple[float, dict[int, float]] | None:
+    """What was last stored of past usage: when, in seconds since the epoch, and the level of each queue."""
+    rows = await tx.all("SELECT queue_id, level, at FROM queue_usage")
+    return (max(row.at for row in rows), {row.queue_id: row.level for row in rows}) if rows else None
+
+
+async def save_usage_levels(tx: Transaction, at: float, levels: Mapping[int, float]) -> None:
+    """Take the place of what was stored. The caller holds the leadership row."""
+    await tx.run("DELETE FROM queue_usage WHERE queue_id <> ALL(:queues)", queues=list(levels))
+    await tx.run(
+        """
+        INSERT INTO queue_usage (queue_id, level, at)
+        SELECT queue, level, :at FROM unnest(CAST(:queues AS int[]), CAST(:levels AS float8[])) AS n(queue, level)
+        ON CONFLICT (queue_id) DO UPDATE SET level = excluded.level, at = excluded.at
+        """,
+        at=at,
+        queues=list(levels),
+        levels=list(levels.values()),
+    )
+
+
+async def take_lead(tx: Transaction, holder: str, seconds: float, reads: Reads | None = None) -> int | None:
+    """Become the leader if nobody is; the new token, higher than any before."""
+    row = await tx.first(
+        """
+        UPDATE leadership SET token = token + 1, holder = :holder,
+               expires_at = clock_timestamp() + make_interval(secs => :seconds),
+               reads = CASE WHEN CAST(:port AS int) IS NOT NULL THEN jsonb_build_object(
+                   'host', coalesce(CAST(:host AS text), host(inet_client_addr()), '127.0.0.1'),
+                   'port', CAST(:port AS int), 'secret', CAST(:secret AS text)) END
+        WHERE expires_at < clock_timestamp() RETURNING token
+        """,
+        holder=holder,
+        seconds=seconds,
+        host=reads and reads.host,
+        port=reads and reads.port,
+        secret=reads and reads.secret,
+    )
+    return None if row is None else int(row.token)
+
+
+async def keep_lead(tx: Transaction, token: int, seconds: float) -> bool:
+    touched = await tx.run(
+        """
+        UPDATE leadership SET expires_at = clock_timestamp() + make_interval(secs => :seconds) WHERE token = :token
+        """,
+        token=token,
+        seconds=seconds,
+    )
+    return touched > 0
+
+
+async def leave_lead(tx: Transaction, token: int) -> None:
+    await tx.run("UPDATE leadership SET expires_at = clock_timestamp(), reads = NULL WHERE token = :token", token=token)
+
+
+async def leaders_reads(tx: Transaction) -> Reads | None:
+    """Where the leader of now can be asked; None without a leader, or if it answers nobody."""
+    row = await tx.first("SELECT reads FROM leadership WHERE expires_at > clock_timestamp()")
+    return None if row is None or row.reads is None else Reads(**row.reads)
+
+
+async def is_lead(tx: Transaction, token: int) -> bool:
+    """Whether this token still leads. The row stays locked against a take-over until the transaction ends."""
+    return await tx.first("SELECT 1 FROM leadership WHERE token = :token FOR SHARE", token=token) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cursor:
+    """How far the feed has been read: everything of transactions below ``xid``."""
+
+    xid: int
+
+
+class StoreRestoredError(Exception):
+    """The store has not got any more what was read from it: it was restored from a backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Changes since a cursor. ``unsettled`` says that newer ones are committed but may still be overtaken by older ones."""
+
+    cursor: Cursor
+    submitted: tuple[tuple[int, int], ...]
+    """First and last key of each submission."""
+    jobs: dict[int, tuple[int, bool]]
+    """By job: the version of its newest event, and whether that one ended the job."""
+    others: tuple[tuple[str, int], ...]
+    unsettled: bool
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        return tuple(self.jobs)
+
+
+async def start_cursor(tx: Transaction) -> Cursor:
+    """Where to read on after loading everything in this same snapshot."""
+    row = await tx.one("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin")
+    return Cursor(int(row.xmin))
+
+
+async def read_feed(tx: Transaction, cursor: Cursor) -> Feed:
+    """Changes by transactions from the cursor on that can no longer be overtaken.
+
+    A row is taken only when every transaction that began before its own has ended (its xid is below the snapshot's xmin), so a
+    commit that comes late is never skipped, whatever the order of commits. One statement, hence one snapshot.
+    """
+    rows = await tx.all(
+        """
+        WITH snapshot AS MATERIALIZED (SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin)
+        SELECT 'job' AS kind, e.job_id AS ref, e.seq AS many,
+               e.details->>'job' IN ('succeeded', 'failed', 'cancelled') AS is_over
+        FROM events e WHERE e.xid >= CAST(CAST(:cursor AS text) AS xid8) AND e.xid < (SELECT xmin FROM snapshot)
+        UNION ALL
+        SELECT c.kind, c.ref, c.many, false
+        FROM changes c WHERE c.xid >= CAST(CAST(:cursor AS text) AS xid8) AND c.xid < (SELECT xmin FROM snapshot)
+        UNION ALL
+        SELECT 'xmin', (SELECT xmin::text::bigint FROM snapshot), 0,
+               EXISTS (SELECT 1 FROM events e WHERE e.xid >= (SELECT xmin FROM snapshot))
+               OR EXISTS (SELECT 1 FROM changes c WHERE c.xid >= (SELECT xmin FROM snapshot))
+        """,
+        cursor=str(cursor.xid),
+    )
+    jobs, submitted, others = dict[int, tuple[int, bool]](), [], set()
+    unsettled, xmin = False, cursor.xid
+    for row in rows:
+        kind, ref, many, is_over = row.kind, row.ref, row.many, row.is_over
+        if kind == "xmin":
+            xmin, unsettled = int(ref), bool(is_over)
+        elif kind == "job":
+            if ref not in jobs or jobs[ref][0] < many:
+                jobs[ref] = (many, bool(is_over))
+        elif kind == "jobs":
+            submitted.append((ref, ref + many - 1))
+        else:
+            others.add((kind, ref))
+    if xmin < cursor.xid:
+        raise StoreRestoredError(f"transactions up to {cursor.xid} were read from the store, and it is at {xmin}")
+    return Feed(Cursor(xmin), tuple(submitted), jobs, tuple(others), unsettled)
+
+
+_PAGE = 10_000
+
+_JOBS = """
+    SELECT j.id, j.version, j.queue_id, j.class_id, j.priority, j.shape_id, j.state, j.wish, j.hold_cause, j.name, j.attempt,
+           extract(epoch FROM j.submitted_at)::float8 AS submitted_at,
+           r.attempt AS run_attempt, r.cluster_id, r.state AS run_state,
+           r.sizes, r.holding, coalesce(r.placement, r.assumed) AS placement,
+           extract(epoch FROM r.leased_at)::float8 AS leased_at, extract(epoch FROM r.resized_at)::float8 AS resized_at,
+           r.stop_cause IS NOT NULL AS is_stopping, r.policy_id, r.bounds, extract(epoch FROM r.started_at)::float8 AS run_started_at
+    FROM jobs j LEFT JOIN runs r ON r.job_id = j.id AND r.ended_at IS NULL
+"""
+
+
+async def jobs(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """Rows of these jobs with their live run, as they are now."""
+    return await tx.all(f"{_JOBS} WHERE j.id = ANY(:ids)", ids=list(ids))
+
+
+async def jobs_between(tx: Transaction, first: int, last: int) -> Sequence[Row[Any]]:
+    """Rows of the jobs of one submission that have not ended."""
+    return await tx.all(f"{_JOBS} WHERE j.id BETWEEN :first AND :last AND j.ended_at IS NULL", first=first, last=last)
+
+
+def live_jobs(tx: Transaction) -> AsyncIterator[Sequence[Row[Any]]]:
+    """Rows of all jobs that have not ended, page by page: a million of them take longer than a transaction may be idle."""
+    return tx.pages(f"{_JOBS} WHERE j.ended_at IS NULL", _PAGE)
+
+
+async def shapes(tx: Transaction, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    return await tx.all("SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=list(ids))
+
+
+async def clusters(tx: Transaction, ids: Sequence[int] | None = None) -> Sequence[Row[Any]]:
+    """Clusters with the last report of their agents: these, or all of them.
+
+    ``awaited``: during a recovery the clusters that it waits for; null otherwise.
+    """
+    if ids is not None and not ids:
+        return []
+    return await tx.all(
+        """
+        SELECT c.id, c.name, c.kind, c.spec, c.cordoned, p.report,
+               CASE WHEN i.recovering_since IS NOT NULL THEN coalesce(
+                   (SELECT array_agg(o.name ORDER BY o.name) FROM clusters o JOIN cluster_contacts k ON k.cluster_id = o.id
+                    WHERE o.removed_at IS NULL AND k.holder IS NOT NULL
+                      AND (k.recovered_at IS NULL OR k.recovered_at < i.recovering_since)), '{}') END AS awaited
+        FROM installation i CROSS JOIN clusters c LEFT JOIN capacity p ON p.cluster_id = c.id
+        WHERE c.removed_at IS NULL AND (CAST(:ids AS int[]) IS NULL OR c.id = ANY(CAST(:ids AS int[])))
+        """,
+        ids=None if ids is None else list(ids),
+    )
+
+
+async def leases(tx: Transaction) -> Sequence[Row[Any]]:
+    """Until when each cluster's session lease lasts, and what time it is, in seconds since the epoch; ``cluster_id`` may be null.
+
+    ``store_epoch``: of the installation; a view of another one is of no use.
+    """
+    return await tx.all(
+        """
+        SELECT c.cluster_id, extract(epoch FROM c.lease_until)::float8 AS until,
+               extract(epoch FROM clock_timestamp())::float8 AS now, i.store_epoch
+        FROM installation i LEFT JOIN cluster_contacts c ON c.lease_until > 'epoch'
+        """
+    )
+
+
+async def troubles(tx: Transaction) -> Sequence[Row[Any]]:
+    """Runs that clusters have returned or lost lately: each counts half as much after each hour."""
+    return await tx.all(
+        """
+        SELECT cluster_id, level * power(0.5, extract(epoch FROM now() - at) / 3600)::float8 AS level FROM cluster_troubles
+        WHERE at > now() - interval '12 hours'
+        """
+    )
+
+
+async def add_trouble(tx: Transaction, counts: Mapping[int, int]) -> None:
+    """Count runs that clusters have returned or lost now. In one order, so that two callers never wait for each other."""
+    await tx.run(
+        """
+        INSERT INTO cluster_troubles (cluster_id, level)
+        SELECT cluster, count FROM unnest(CAST(:clusters AS int[]), CAST(:counts AS float8[])) AS n(cluster, count) ORDER BY cluster
+        ON CONFLICT (cluster_id) DO UPDATE SET at = now(), level = excluded.level + cluster_troubles.level
+            * power(0.5, greatest(0, extract(epoch FROM now() - cluster_troubles.at)) / 3600)::float8
+        """,
+        clusters=list(counts),
+        counts=[float(count) for count in counts.values()],
+    )
+
+
+async def cool_downs(tx: Transaction) -> Sequence[Row[Any]]:
+    """Clusters left out for a job; each row until its own end."""
+    return await tx.all("SELECT job_id, cluster_id FROM cool_downs WHERE until > now()")
+
+
+async def add_cool_downs(tx: Transaction, rows: Sequence[tuple[int, int, float, str]]) -> None:
+    """Leave clusters out for jobs: job, cluster, seconds, reason."""
+    await tx.run(
+        """
+        INSERT INTO cool_downs (job_id, cluster_id, until, reason)
+        SELECT job_id, cluster_id, now() + make_interval(secs => seconds), reason
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:clusters AS int[]), CAST(:seconds AS float8[]), CAST(:reasons AS text[]))
+             AS n(job_id, cluster_id, seconds, reason)
+        ON CONFLICT (job_id, cluster_id) DO UPDATE SET until = excluded.until, reason = excluded.reason
+        """,
+        jobs=[row[0] for row in rows],
+        clusters=[row[1] for row in rows],
+        seconds=[row[2] for row in rows],
+        reasons=[row[3][:1000] for row in rows],
+    )
+
+
+async def drop_cool_downs(tx: Transaction, job_ids: Sequence[int]) -> None:
+    """Let every cluster be tried again for these jobs: a person has resumed them."""
+    await tx.run("DELETE FROM cool_downs WHERE job_id = ANY(:ids)", ids=list(job_ids))
+
+
+async def drop_old_cool_downs(tx: Transaction) -> int:
+    return await tx.run("DELETE FROM cool_downs WHERE until < now()")
+
+
+async def save_reasons(
+    tx: Transaction, rows: Sequence[tuple[int, int, int, list[int], dict[str, Any]]], cycle: int
+) -> None:
+    """Store the reasons of classes that changed: queue, class, shape, clusters left out, reason."""
+    if not rows:
+        return
+    await tx.run(
+        """
+        INSERT INTO class_reasons (queue_id, class_id, shape_id, avoided, reason, cycle, at)
+        SELECT queue_id, class_id, shape_id, CAST(string_to_array(avoided, ',') AS int[]), reason::jsonb, :cycle, now()
+        FROM unnest(CAST(:queues AS int[]), CAST(:classes AS smallint[]), CAST(:shapes AS int[]), CAST(:avoided AS text[]),
+                    CAST(:reasons AS text[])) AS n(queue_id, class_id, shape_id, avoided, reason)
+        WHERE queue_id IN (SELECT id FROM queues) AND class_id IN (SELECT id FROM priority_classes)
+        ON CONFLICT (queue_id, class_id, shape_id, avoided)
+        DO UPDATE SET reason = excluded.reason, cycle = excluded.cycle, at = excluded.at
+        """,
+        queues=[row[0] for row in rows],
+        classes=[row[1] for row in rows],
+        shapes=[row[2] for row in rows],
+        avoided=[",".join(map(str, row[3])) for row in rows],
+        reasons=[dumps(row[4]) for row in rows],
+        cycle=cycle,
+    )
+
+
+async def reason_of(tx: Transaction, queue_id: int, class_id: int, shape_id: int, job_id: int) -> Row[Any] | None:
+    """The last stored reason of a job's class, with regard to the clusters that are left out for that job now."""
+    return await tx.first(
+        """
+        WITH own AS (SELECT coalesce(array_agg(cluster_id ORDER BY cluster_id), '{}') AS avoided
+                     FROM cool_downs WHERE job_id = :job AND until > now())
+        SELECT r.reason, r.cycle, r.at FROM class_reasons r, own
+        WHERE r.queue_id = :queue AND r.class_id = :class AND r.shape_id = :shape AND r.avoided = own.avoided
+        """,
+        queue=queue_id,
+        shape=shape_id,
+        job=job_id,
+        **{"class": class_id},
+    )
+
+
+async def make_partitions(tx: Transaction, sql: str) -> None:
+    await tx.run(sql)

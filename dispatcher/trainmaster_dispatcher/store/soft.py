@@ -1,0 +1,355 @@
+"""Soft state in Redis: wake-ups between processes and the relay of log chunks.
+
+All of it may be lost at any time. Without Redis the system is correct and slower: who waits also looks by itself, and log
+followers are served by the api process that the agent happens to push to. Nothing that Redis answers, or does not, may fail a
+caller, end the listener, or hold anybody up.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from secrets import token_hex
+
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from trainmaster.metrics import definitions as metrics
+from trainmaster_dispatcher.store.database import StoreAwayError
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "trainmaster:"
+SCHEDULER, CLUSTERS, JOBS = "wake:scheduler", "wake:clusters", "wake:jobs"
+_CHANNELS = (SCHEDULER, CLUSTERS, JOBS)
+_LOGS = "log:"
+_MOST_KEYS = 500
+_LONGEST_KEY = 20
+_LARGEST_WAKE = 64 * 1024
+EVERYONE = "*"
+
+_CALL_SECONDS = 2.0
+_PING_SECONDS = 5.0
+"""A listener that hears nothing for so long asks for a sign of life, and starts again without one after as long again."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_MOST_RELAYED_BYTES = 8 * 1024 * 1024
+"""Of log chunks that wait to be published."""
+_INBOX_BYTES = 2 * 1024 * 1024
+"""Of log chunks that wait for one follower; what comes beyond is told as missed. A push has some 256 KiB."""
+
+
+class Breaker:
+    """Lets calls through until one fails; then none for a pause that doubles with each further failure, then one to try."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last call failed."""
+        return self._failures > 0
+
+    def allows(self) -> bool:
+        return self._clock() >= self._until
+
+    def failed(self) -> None:
+        self._failures += 1
+        pause = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(self._failures, 10))
+        self._until = self._clock() + random.uniform(pause / 2, pause)
+
+    def succeeded(self) -> None:
+        self._failures, self._until = 0, 0.0
+
+
+class Inbox:
+    """Log chunks for one follower. What it is too slow for is dropped; chunks carry offsets, so that the gap is seen."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._filled = asyncio.Event()
+
+    def put(self, data: bytes) -> None:
+        if self._chunks and self._size + len(data) > _INBOX_BYTES:
+            metrics.redis_messages_dropped.labels("follower").inc()
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        self._filled.set()
+
+    async def next(self, seconds: float) -> bytes | None:
+        """The next chunk, or None when it takes longer."""
+        if not self._chunks:
+            self._filled.clear()
+            if not await wait_set(self._filled, seconds):
+                return None
+        data = self._chunks.popleft()
+        self._size -= len(data)
+        return data
+
+
+class SoftState:
+    """Wake-ups and relays of one process. ``url`` None means that this process is alone."""
+
+    def __init__(self, url: str | None) -> None:
+        self._redis: Redis | None = None
+        if url:
+            self._redis = Redis.from_url(
+                url,
+                socket_timeout=_CALL_SECONDS,
+                socket_connect_timeout=1,
+                retry=Retry(NoBackoff(), 0),
+                max_connections=8,
+            )
+        self._own = token_hex(4)
+        """Begins the names of this process's log streams, by which their chunks find the way to it."""
+        self._waiting: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
+        self._followers: dict[str, set[Inbox]] = defaultdict(set)
+        self._wakes: dict[str, set[str]] = {}
+        self._relays: deque[tuple[str, bytes]] = deque()
+        self._relayed_bytes = 0
+        self._outgoing = asyncio.Event()
+        self._publisher: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._breaker = Breaker()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Redis did not answer when it was last asked."""
+        return self._breaker.is_open
+
+    def start(self) -> None:
+        """Begin to listen for the wake-ups of other processes."""
+        if self._redis is not None and self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="redis-listener")
+
+    async def close(self) -> None:
+        await _end([task for task in (self._publisher, self._listener) if task is not None])
+        if self._redis is not None:
+            with contextlib.suppress(TimeoutError, RedisError, OSError):
+                async with asyncio.timeout(_CALL_SECONDS):
+                    await self._redis.aclose()
+
+    def wake(self, channel: str, keys: Iterable[int | str] = (EVERYONE,)) -> None:
+        """Wake who waits for any of these keys, here and in other processes; returns at once and never fails."""
+        names = [str(key) for key in keys]
+        if len(names) > _MOST_KEYS:
+            names = [EVERYONE]
+        self._notify(channel, names)
+        if names and self._redis is not None:
+            self._wakes.setdefault(channel, set()).update(names)
+            self._publish_soon()
+
+    @contextmanager
+    def waiter(self, channel: str, key: int | str = EVERYONE) -> Iterator[asyncio.Event]:
+        """An event that is set by each wake-up of ``key``; open it before looking, so that nothing falls in between."""
+        event = asyncio.Event()
+        place = (channel, str(key))
+        self._waiting[place].add(event)
+        try:
+            yield event
+        finally:
+            self._waiting[place].discard(event)
+            if not self._waiting[place]:
+                del self._waiting[place]
+
+    def wake_here(self, channel: str, keys: Iterable[int]) -> None:
+        """As ``wake``, for this process alone."""
+        self._notify(channel, [str(key) for key in keys])
+
+    def waited_for(self, channel: str) -> list[int]:
+        """The keys that somebody in this process waits for."""
+        return [int(key) for name, key in self._waiting if name == channel and key != EVERYONE]
+
+    def new_stream(self) -> str:
+        """A new name of a log stream that is followed in this process."""
+        return self._own + token_hex(8)
+
+    def relay(self, stream: str, data: bytes) -> None:
+        """Pass log chunks on to whoever follows the stream, here or at another api."""
+        self._deliver(stream, data)
+        if self._redis is None or stream.startswith(self._own):
+            return
+        self._relays.append((stream, data))
+        self._relayed_bytes += len(data)
+        while self._relayed_bytes > _MOST_RELAYED_BYTES and len(self._relays) > 1:
+            self._relayed_bytes -= len(self._relays.popleft()[1])
+            metrics.redis_messages_dropped.labels("full").inc()
+        self._publish_soon()
+
+    @asynccontextmanager
+    async def following(self, stream: str) -> AsyncIterator[Inbox]:
+        """What is relayed on a stream of this process. Chunks may come twice; they carry offsets."""
+        inbox = Inbox()
+        self._followers[stream].add(inbox)
+        try:
+            yield inbox
+        finally:
+            self._followers[stream].discard(inbox)
+            if not self._followers[stream]:
+                del self._followers[stream]
+
+    def _notify(self, channel: str, names: Iterable[str]) -> None:
+        for name in names:
+            places = (
+                [place for place in self._waiting if place[0] == channel] if name == EVERYONE else [(channel, name)]
+            )
+            for place in (*places, (channel, EVERYONE)):
+                for event in self._waiting.get(place, ()):
+                    event.set()
+
+    def _deliver(self, stream: str, data: bytes) -> None:
+        for inbox in self._followers.get(stream, ()):
+            inbox.put(data)
+
+    # -- to Redis
+
+    def _publish_soon(self) -> None:
+        self._outgoing.set()
+        if self._publisher is None:
+            self._publisher = asyncio.create_task(self._publish_for_ever(), name="redis-publisher")
+
+    async def _publish_for_ever(self) -> None:
+        """Publish what has come together since the last time, over one connection, so that a slow Redis piles up nothing."""
+        while True:
+            await self._outgoing.wait()
+            self._outgoing.clear()
+            messages = self._take_outgoing()
+            if not self._breaker.allows():
+                metrics.redis_messages_dropped.labels("away").inc(len(messages))
+                continue
+            try:
+                await self._publish(messages)
+                self._came_back()
+            except Exception as error:  # noqa: BLE001 - a server that answers nonsense raises what it likes in the client
+                metrics.redis_messages_dropped.labels("away").inc(len(messages))
+                self._went_away(error)
+
+    def _take_outgoing(self) -> list[tuple[str, bytes]]:
+        messages = [(channel, _wake_of(names)) for channel, names in self._wakes.items()]
+        messages += [(_LOGS + stream, data) for stream, data in self._relays]
+        self._wakes = {}
+        self._relays.clear()
+        self._relayed_bytes = 0
+        return messages
+
+    async def _publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        assert self._redis is not None  # noqa: S101 - callers publish only with Redis
+        async with asyncio.timeout(_CALL_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
+            for channel, data in messages:
+                pipeline.publish(_PREFIX + channel, data)
+            await pipeline.execute()
+
+    def _went_away(self, error: Exception) -> None:
+        if not self._breaker.is_open:
+            log.warning("Redis does not answer (%r); wake-ups fall back to looking once a second", error)
+        self._breaker.failed()
+
+    def _came_back(self) -> None:
+        if self._breaker.is_open:
+            log.info("Redis is back")
+        self._breaker.succeeded()
+
+    # -- from Redis
+
+    async def _messages(self, channels: Iterable[str]) -> AsyncIterator[tuple[str, bytes]]:
+        """What is published on these channels, and on those of this process's log streams. Raises TimeoutError at silence."""
+        assert self._redis is not None  # noqa: S101 - callers start only with Redis
+        async with self._redis.pubsub() as pubsub:
+            await pubsub.subscribe(*[_PREFIX + channel for channel in channels])
+            await pubsub.psubscribe(f"{_PREFIX}{_LOGS}{self._own}*")
+            self._came_back()
+            is_asked = False
+            while True:
+                message = await pubsub.get_message(timeout=_PING_SECONDS)
+                if message is None:
+                    if is_asked:
+                        raise TimeoutError("no sign of life")
+                    await pubsub.ping()
+                is_asked = message is None
+                if message is not None and message["type"] in ("message", "pmessage"):
+                    yield message["channel"].decode(errors="replace").removeprefix(_PREFIX), message["data"]
+
+    async def _listen(self) -> None:
+        """Hear other processes' messages for ever, whatever comes instead of them."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                async for channel, data in self._messages(_CHANNELS):
+                    self._hear(channel, data)
+            except Exception as error:  # noqa: BLE001 - as in ``_publish_for_ever``
+                self._went_away(error)
+            metrics.redis_listener_restarts.inc()
+            failures = 1 if time.monotonic() - began > _LONGEST_PAUSE else failures + 1
+            pause = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(failures, 10))
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+
+    def _hear(self, channel: str, data: bytes) -> None:
+        """Take one message in. What is none of ours is counted and dropped."""
+        if channel.startswith(_LOGS):
+            self._deliver(channel.removeprefix(_LOGS), data)
+            return
+        names = _names_of(data)
+        if names is None:
+            metrics.redis_messages_dropped.labels("garbage").inc()
+            return
+        self._notify(channel, names)
+
+
+def _wake_of(names: set[str]) -> bytes:
+    if EVERYONE in names or len(names) > _MOST_KEYS:
+        return EVERYONE.encode()
+    return ",".join(sorted(names)).encode()
+
+
+def _names_of(data: bytes) -> list[str] | None:
+    """The keys in a wake-up; None when it is no wake-up."""
+    if len(data) > _LARGEST_WAKE or not data.isascii():
+        return None
+    names = data.decode("ascii").split(",")
+    if all(name == EVERYONE or (name.isdigit() and len(name) <= _LONGEST_KEY) for name in names):
+        return names
+    return None
+
+
+def ping(url: str) -> str:
+    """Ask Redis once for a sign of life. Raises StoreAwayError, and ValueError for an address that is none."""
+    with contextlib.closing(SyncRedis.from_url(url, socket_timeout=2, socket_connect_timeout=1)) as redis:
+        try:
+            return str(redis.ping())
+        except (TimeoutError, RedisError, OSError) as error:
+            raise StoreAwayError("Redis does not answer") from error
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended.
+
+    Once may not do: before Python 3.12 ``asyncio.wait_for``, with which redis sends its commands, loses a cancellation that
+    comes just as what it waits for is done (https://github.com/python/cpython/issues/86296).
+    """
+    rest = set(tasks)
+    while rest:
+        for task in rest:
+            task.cancel()
+        done, rest = await asyncio.wait(rest, timeout=0.5)
+        await asyncio.gather(*done, return_exceptions=True)
+
+
+async def wait_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for a wake-up at most so long; the event is clear afterwards."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    event.clear()
+    return True

@@ -1,0 +1,620 @@
+"""The tables. Hot rows are narrow; specs are insert-only; events are partitioned by day.
+
+Migrations in ``migrations/trainmaster_migrations`` make them; a test holds the two together.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    Double,
+    Enum,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.types import UserDefinedType
+
+from trainmaster.protocol.states import (
+    ClusterKind,
+    HoldCause,
+    JobState,
+    KeyRole,
+    RunState,
+    StopCause,
+    Wish,
+)
+
+
+class Xid8(UserDefinedType[str]):
+    """A 64-bit transaction id, by which the change feed orders what has been committed for certain."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _enum(members: type, name: str) -> Enum:
+    return Enum(*[member.value for member in members], name=name)  # type: ignore[attr-defined]
+
+
+def _now() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def _xid() -> Column[object]:
+    return Column("xid", Xid8(), nullable=False, server_default=text("pg_current_xact_id()"))
+
+
+LIVE_RUN = LIVE_JOB = "ended_at IS NULL"
+WAITING_JOB = "state IN ('held', 'queued')"
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("id", Uuid(), nullable=False, server_default=func.gen_random_uuid()),
+    Column("store_epoch", Integer, nullable=False, server_default=text("1")),
+    Column("up_since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _now(),
+    Column("recovering_since", DateTime(timezone=True)),
+    CheckConstraint("one", name="one"),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("token", BigInteger, nullable=False, server_default=text("0")),
+    Column("holder", Text, nullable=False, server_default=text("''")),
+    Column("expires_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
+    Column("reads", JSONB()),
+    CheckConstraint("one", name="one"),
+    comment="reads: where the holder answers questions about its view, and with which secret.",
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("queue_id", Integer, ForeignKey("queues.id"), nullable=False),
+    Column("starts_at", DateTime(timezone=True), nullable=False),
+    Column("ends_at", DateTime(timezone=True), nullable=False),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+    Index(None, "queue_id"),
+    comment="Nodes that admins keep for a queue in a window of time.",
+)
+
+queue_usage = Table(
+    "queue_usage",
+    metadata,
+    Column("queue_id", Integer, primary_key=True, autoincrement=False),
+    Column("level", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    comment="What queues have used before, as the leader last counted it; at: seconds since the epoch, alike in all rows.",
+)
+
+priority_classes = Table(
+    "priority_classes",
+    metadata,
+    Column("id", SmallInteger, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("value", Integer, nullable=False),
+    Column("is_default", Boolean, nullable=False, server_default=text("false")),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("path", Text, nullable=False, unique=True),
+    Column("parent_id", Integer, ForeignKey("queues.id"), index=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+webhook_secrets = Table(
+    "webhook_secrets",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("previous_until", DateTime(timezone=True)),
+    comment="Of queues whose secret was changed; kept when the queue is removed, so that another one of its path gets another.",
+)
+
+clusters = Table(
+    "clusters",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("kind", _enum(ClusterKind, "cluster_kind"), nullable=False),
+    Column("spec", JSONB(), nullable=False),
+    Column("cordoned", Boolean, nullable=False, server_default=text("false")),
+    Column("draining", Boolean, nullable=False, server_default=text("false")),
+    Column("removed_at", DateTime(timezone=True)),
+    _now(),
+    comment="removed_at: its runs are kept, so its row is; for everybody else it is not there.",
+)
+
+price_books = Table(
+    "price_books",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+tariffs = Table(
+    "tariffs",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("book", JSONB()),
+    Column("correction", Text, nullable=False),
+    PrimaryKeyConstraint("cluster_id", "since"),
+    comment="What clusters have charged from a moment on, as their price books were then. Insert-only.",
+)
+
+burst_policies = Table(
+    "burst_policies",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    Column("removed_at", DateTime(timezone=True)),
+    _now(),
+    comment="revision: rises with each change. One that was removed keeps its key: made again, it goes on with what was spent.",
+)
+
+policy_spend = Table(
+    "policy_spend",
+    metadata,
+    Column("policy_id", Integer, nullable=False, autoincrement=False),
+    Column("hour", DateTime(timezone=True), nullable=False),
+    Column("cost", Numeric(), nullable=False),
+    PrimaryKeyConstraint("policy_id", "hour"),
+    comment="What counted runs by a burst policy have cost, in billionths of the currency.",
+)
+
+budget_warnings = Table(
+    "budget_warnings",
+    metadata,
+    Column("policy_id", Integer, nullable=False, autoincrement=False),
+    Column("span", Text, nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False),
+    Column("part", Double, nullable=False),
+    _now(),
+    PrimaryKeyConstraint("policy_id", "span", "since", "part"),
+    comment="Which parts of a budget were used up, so that each is told once; since: the begin of its hour, day or month.",
+)
+
+provisionings = Table(
+    "provisionings",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("cluster_id", Integer, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("seconds", Double),
+    Index("ix_provisionings_pool", "cluster_id", "pool", "at"),
+    comment="How long members waited for nodes that a pool had to add; NULL: they never came. Insert-only.",
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", JSONB(), nullable=False),
+    _now(),
+)
+
+cluster_troubles = Table(
+    "cluster_troubles",
+    metadata,
+    Column("cluster_id", Integer, primary_key=True, autoincrement=False),
+    Column("level", Double, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    comment="Runs that a cluster has returned or lost, each of which counts half as much after each hour; level: at that moment.",
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("hour", DateTime(timezone=True), nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("cluster_id", Integer, nullable=False),
+    Column("labels", JSONB(), nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("product", Text, nullable=False),
+    Column("spot", Boolean, nullable=False),
+    Column("amount", Numeric(), nullable=False),
+    Column("cost", Numeric(), nullable=False),
+    PrimaryKeyConstraint("hour", "queue_id", "api_key_id", "cluster_id", "labels", "resource", "product", "spot"),
+    comment="What ended runs have used: units of the resource times microseconds, and billionths of the currency. An empty"
+    " resource counts members.",
+)
+
+agent_sessions = Table(
+    "agent_sessions",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("holder", Text, nullable=False),
+    _now(),
+)
+
+cluster_holders = Table(
+    "cluster_holders",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("holder", Text, nullable=False),
+    Column("place", Text, nullable=False, server_default=text("''")),
+    Column("place_since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("contact_at", DateTime(timezone=True)),
+    _now(),
+    UniqueConstraint("cluster_id", "holder"),
+    comment="Agents' records that this cluster has had. place: where its members live, since place_since."
+    " contact_at: its last contact before another holder took over.",
+)
+
+cluster_contacts = Table(
+    "cluster_contacts",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("session", Text),
+    Column("holder", Text),
+    Column("number", BigInteger, nullable=False, server_default=text("0")),
+    Column("lease_until", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
+    Column("contact_at", DateTime(timezone=True), nullable=False, server_default=text("'epoch'")),
+    Column("earlier_contact_at", DateTime(timezone=True)),
+    Column("agent_version", Text, nullable=False, server_default=text("''")),
+    Column("checked_count", Integer),
+    Column("checked_digest", BigInteger),
+    Column("checked_at", DateTime(timezone=True)),
+    Column("recovered_at", DateTime(timezone=True)),
+    comment="Rewritten at each sync, hence apart from clusters. earlier_contact_at: last contact of the holder before this one.",
+)
+
+quarantined_runs = Table(
+    "quarantined_runs",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("run", Text, primary_key=True),
+    Column("digest", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("stop", Boolean, nullable=False, server_default=text("false")),
+    _now(),
+    comment="Live runs that agents hold and that the store has forgotten since it was restored. stop: an admin wants their end.",
+)
+
+cluster_desired = Table(
+    "cluster_desired",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
+    comment="The row's lock makes the order of versions the order of commits.",
+)
+
+capacity = Table(
+    "capacity",
+    metadata,
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("report", JSONB(), nullable=False),
+    Column("received_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("hint", Text, nullable=False),
+    Column("role", _enum(KeyRole, "key_role"), nullable=False),
+    Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), index=True),
+    _now(),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    CheckConstraint("(role = 'agent') = (cluster_id IS NOT NULL)", name="agent_has_cluster"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("api_key_id", Integer, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    _now(),
+    PrimaryKeyConstraint("api_key_id", "route", "key"),
+    Index(None, "created_at"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("api_key_id", Integer),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("request_id", Text, nullable=False, server_default=text("''")),
+    Column("details", JSONB(), nullable=False, server_default=text("'{}'")),
+    Column("address", Text, nullable=False, server_default=text("''")),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _xid(),
+    Column("kind", Text, nullable=False),
+    Column("ref", BigInteger, nullable=False),
+    _now(),
+    Column("many", Integer, nullable=False, server_default=text("1")),
+    Index(None, "xid", "id"),
+    comment="The feed of everything the scheduler reads beside jobs: queues, classes, clusters, capacity.",
+)
+
+shapes = Table(
+    "shapes",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("hash", LargeBinary, nullable=False, unique=True),
+    Column("body", JSONB(), nullable=False),
+    Column("used_on", Date, nullable=False, server_default=func.current_date()),
+    comment="used_on: the day of the last submission. Retention goes by it.",
+)
+
+job_specs = Table(
+    "job_specs",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("spec", JSONB(), nullable=False),
+    Column("last_job_id", BigInteger),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("version", Integer, nullable=False, server_default=text("1")),
+    Column("name", Text, nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("class_id", SmallInteger, nullable=False),
+    Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+    Column("shape_id", Integer, nullable=False),
+    Column("spec_id", BigInteger, nullable=False),
+    Column("api_key_id", Integer, nullable=False),
+    Column("submitted_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("state", _enum(JobState, "job_state"), nullable=False),
+    Column("hold_cause", _enum(HoldCause, "hold_cause")),
+    Column("hold_until", DateTime(timezone=True)),
+    Column("wish", _enum(Wish, "wish")),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("retries_used", SmallInteger, nullable=False, server_default=text("0")),
+    Column("losses", SmallInteger, nullable=False, server_default=text("0")),
+    Column("returns", SmallInteger, nullable=False, server_default=text("0")),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("labels", JSONB()),
+    Column("parameters", JSONB()),
+    Column("notifies", Boolean, nullable=False, server_default=text("false")),
+    Column("disconnect_seconds", Double),
+    CheckConstraint("(ended_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled'))", name="ended"),
+    Index("ix_jobs_live", "queue_id", "id", postgresql_where=text(LIVE_JOB)),
+    Index("ix_jobs_release", "hold_until", postgresql_where=text("hold_until IS NOT NULL")),
+    Index("ix_jobs_queue", "queue_id", "id"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("cluster_id", Integer, nullable=False),
+    Column("state", _enum(RunState, "run_state"), nullable=False),
+    Column("generation", Integer, nullable=False, server_default=text("1")),
+    Column("seq", Integer, nullable=False, server_default=text("0")),
+    Column("known", Boolean, nullable=False, server_default=text("false")),
+    Column("stop_cause", _enum(StopCause, "stop_cause")),
+    Column("desired_version", BigInteger, nullable=False),
+    Column("digest", BigInteger, nullable=False),
+    Column("disconnect_seconds", Double),
+    Column("sizes", JSONB(), nullable=False),
+    Column("holding", JSONB()),
+    Column("resized_at", DateTime(timezone=True)),
+    Column("assumed", JSONB(), nullable=False),
+    Column("placement", JSONB()),
+    Column("leased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("result", JSONB()),
+    Column("decision", JSONB(), nullable=False),
+    Column("placed_at", DateTime(timezone=True)),
+    Column("counted", Boolean, nullable=False, server_default=text("false")),
+    Column("policy_id", Integer),
+    Column("bounds", JSONB()),
+    Column("cost", Numeric()),
+    Column("pools", ARRAY(Text)),
+    Column("holder", Integer),
+    Column("stop_grace", Double, comment="Seconds that who stopped it left to its members; null: as specified."),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    CheckConstraint(
+        "(ended_at IS NOT NULL) ="
+        " (state IN ('succeeded', 'failed', 'cancelled', 'suspended', 'preempted', 'returned', 'lost'))",
+        name="ended",
+    ),
+    Index("uq_runs_one_live", "job_id", unique=True, postgresql_where=text(LIVE_RUN)),
+    Index("ix_runs_desired", "cluster_id", "desired_version", postgresql_where=text(LIVE_RUN)),
+    Index("ix_runs_uncounted", "job_id", "attempt", postgresql_where=text("NOT counted")),
+    Index("ix_runs_policy", "policy_id", "leased_at", postgresql_where=text("policy_id IS NOT NULL")),
+    comment="holding: the sizes before a shrink, until its agent says that the members have gone. placed_at: since when members have"
+    " nodes. counted: whether what it used is in usage. policy_id, bounds, cost: of a run by a burst policy, how long it may"
+    " last and at what price, and once it is counted what it cost. pools: that have to grow for it, until it is known what came"
+    " of that. holder: number of the records of its cluster's agent that it was leased to.",
+)
+
+run_tails = Table(
+    "run_tails",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("next", BigInteger),
+    PrimaryKeyConstraint("job_id", "attempt", "role", "index"),
+)
+
+cool_downs = Table(
+    "cool_downs",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    PrimaryKeyConstraint("job_id", "cluster_id"),
+    Index(None, "until"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("xid", Xid8(), server_default=text("pg_current_xact_id()")),
+    Column("job_id", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("states", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("attempt", Integer),
+    Column("cluster_id", Integer),
+    Column("actor", Text, nullable=False, server_default=text("''")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("details", JSONB()),
+    PrimaryKeyConstraint("job_id", "seq", "at"),
+    Index("ix_events_feed", "xid", postgresql_where=text("xid IS NOT NULL")),
+    postgresql_partition_by="RANGE (at)",
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("job_id", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("hook", SmallInteger, nullable=False),
+    Column("body", JSONB(), nullable=False),
+    _now(),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("next_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("dead_at", DateTime(timezone=True)),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    Index("ix_outbox_due", "next_at", postgresql_where=text("dead_at IS NULL")),
+    Index("ix_outbox_order", "job_id", "hook", "id", postgresql_where=text("dead_at IS NULL")),
+    Index("ix_outbox_dead", "id", postgresql_where=text("dead_at IS NOT NULL")),
+    Index("ix_outbox_dead_job", "job_id", postgresql_where=text("dead_at IS NOT NULL")),
+    comment="Webhook messages, written with their cause; deleted when delivered, kept with dead_at when given up.",
+)
+
+class_reasons = Table(
+    "class_reasons",
+    metadata,
+    Column("queue_id", Integer, ForeignKey("queues.id", ondelete="CASCADE"), nullable=False),
+    Column("class_id", SmallInteger, ForeignKey("priority_classes.id", ondelete="CASCADE"), nullable=False),
+    Column("shape_id", Integer, nullable=False),
+    Column("avoided", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("reason", JSONB(), nullable=False),
+    Column("cycle", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("queue_id", "class_id", "shape_id", "avoided"),
+)
+
+log_streams = Table(
+    "log_streams",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cluster_id", Integer, ForeignKey("clusters.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("options", JSONB(), nullable=False),
+    Column("desired_version", BigInteger, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index(None, "cluster_id", "desired_version"),
+    Index(None, "expires_at"),
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    Column("one", Boolean, CheckConstraint("one", name="one"), primary_key=True, server_default=text("true")),
+    Column("oldest_release", Text, nullable=False),
+    comment="One row. oldest_release: the newest revision that the oldest release knows which may run on this schema.",
+)
+
+simulations = Table(
+    "simulations",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("title", Text, nullable=False, server_default=text("''")),
+    Column("spec", JSONB(), nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'queued'")),
+    _now(),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("claimed_until", DateTime(timezone=True)),
+    Column("progress", JSONB(), nullable=False, server_default=text("'{}'")),
+    Column("message", Text, nullable=False, server_default=text("''")),
+    Column("result", JSONB()),
+    Column("report", Text),
+    Index("ix_simulations_open", "id", postgresql_where=text("state IN ('queued', 'running')")),
+    comment="A worker that runs one holds a claim of some seconds, which it renews; attempts: how often one was claimed.",
+)
+
+__all__ = ["metadata", "LIVE_RUN", "WAITING_JOB"]

@@ -1,0 +1,180 @@
+"""What runs have used: those that are not counted yet, and what was counted."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row
+
+from trainmaster_dispatcher.store.database import Transaction, dumps
+
+_LOCK = 1953653618
+
+_RUNS = """
+    SELECT r.job_id, r.attempt, r.cluster_id, r.sizes, coalesce(r.placement, r.assumed) AS placement,
+           (extract(epoch FROM coalesce(r.placed_at, r.started_at)) * 1000000)::bigint AS began,
+           (extract(epoch FROM coalesce(r.ended_at, now())) * 1000000)::bigint AS ended,
+           r.ended_at IS NOT NULL AS is_over, r.resized_at IS NOT NULL AS was_resized, r.policy_id,
+           j.queue_id, j.api_key_id, j.labels, j.shape_id
+    FROM runs r JOIN jobs j ON j.id = r.job_id
+"""
+
+
+COLUMNS = ("queue_id", "api_key_id", "cluster_id", "labels")
+BUCKETS = ("hour", "day", "month", "all")
+
+
+class Bucket(NamedTuple):
+    """What is counted apart. ``hour`` in microseconds since the epoch; ``labels`` as JSON with sorted keys."""
+
+    hour: int
+    queue_id: int
+    api_key_id: int
+    cluster_id: int
+    labels: str
+    resource: str
+    product: str
+    spot: bool
+
+
+async def take_turn(tx: Transaction) -> bool:
+    """Whether nobody else counts until this transaction ends."""
+    return bool((await tx.one("SELECT pg_try_advisory_xact_lock(:key) AS ours", key=_LOCK)).ours)
+
+
+async def begin_snapshot(tx: Transaction) -> None:
+    """Let all statements of this transaction see the store as it is at the first of them."""
+    await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+
+async def uncounted(
+    tx: Transaction,
+    limit: int,
+    *,
+    among: Collection[tuple[int, int]] | None = None,
+    without: Collection[tuple[int, int]] = (),
+) -> Sequence[Row[Any]]:
+    """Runs that have ended and are not counted. Each has ``began``, None where its members never had nodes, and ``ended``.
+
+    ``among`` and ``without``: jobs and attempts of those that are asked for, and of those that are not.
+    """
+    chosen, wanted = "", dict[str, Any]()
+    for name, test, keys in (("among", "IN", among), ("without", "NOT IN", without or None)):
+        if keys is not None:
+            chosen += (
+                f" AND (r.job_id, r.attempt) {test}"
+                f" (SELECT * FROM unnest(CAST(:{name}_jobs AS bigint[]), CAST(:{name}_attempts AS int[])))"
+            )
+            wanted |= {f"{name}_jobs": [job for job, _ in keys], f"{name}_attempts": [attempt for _, attempt in keys]}
+    return await tx.all(
+        f"{_RUNS} WHERE NOT r.counted AND r.ended_at IS NOT NULL{chosen} LIMIT :limit", limit=limit, **wanted
+    )
+
+
+async def going_on(tx: Transaction, queue_ids: Iterable[int] | None) -> Sequence[Row[Any]]:
+    """Runs that are not counted and whose members have had nodes: those at work, until now. ``queue_ids``: None for all."""
+    chosen = "" if queue_ids is None else " AND j.queue_id = ANY(:queues)"
+    wanted = {} if queue_ids is None else {"queues": list(queue_ids)}
+    return await tx.all(
+        f"{_RUNS} WHERE NOT r.counted AND coalesce(r.placed_at, r.started_at) IS NOT NULL{chosen}", **wanted
+    )
+
+
+async def resizes(tx: Transaction, job_ids: Iterable[int]) -> Sequence[Row[Any]]:
+    """The resizes of runs of these jobs, in their order: what was asked for (kind ``resize``), and what came of it."""
+    return await tx.all(
+        """
+        SELECT job_id, attempt, kind, (extract(epoch FROM at) * 1000000)::bigint AS at, details->'sizes' AS sizes,
+               details->'from' AS before
+        FROM events WHERE job_id = ANY(:jobs) AND attempt IS NOT NULL AND details ? 'sizes' ORDER BY job_id, seq
+        """,
+        jobs=sorted(set(job_ids)),
+    )
+
+
+async def clusters(tx: Transaction) -> Sequence[Row[Any]]:
+    """Names and kinds of all clusters that there ever were."""
+    return await tx.all("SELECT id, name, kind FROM clusters")
+
+
+async def shapes(tx: Transaction, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+    rows = await tx.all("SELECT id, body FROM shapes WHERE id = ANY(:ids)", ids=sorted(set(ids)))
+    return {row.id: row.body for row in rows}
+
+
+async def mark_counted(tx: Transaction, runs: Sequence[tuple[int, int]], costs: Mapping[tuple[int, int], int]) -> None:
+    """These runs, by job and attempt, are counted. ``costs``: what those by burst policies have cost, kept with them."""
+    await tx.run(
+        """
+        UPDATE runs SET counted = true, cost = CASE WHEN runs.policy_id IS NOT NULL THEN coalesce(n.cost, 0) END
+        FROM unnest(CAST(:jobs AS bigint[]), CAST(:attempts AS int[]), CAST(:costs AS numeric[])) AS n(job_id, attempt, cost)
+        WHERE runs.job_id = n.job_id AND runs.attempt = n.attempt
+        """,
+        jobs=[job_id for job_id, _ in runs],
+        attempts=[attempt for _, attempt in runs],
+        costs=[costs.get(run) for run in runs],
+    )
+
+
+async def add(tx: Transaction, used: Mapping[Bucket, tuple[int, int]]) -> None:
+    """Add amounts and costs. In one order, so that two callers never wait for each other."""
+    rows = [
+        {
+            "hour": bucket.hour // 1_000_000,
+            "queue": bucket.queue_id,
+            "key": bucket.api_key_id,
+            "cluster": bucket.cluster_id,
+            "labels": bucket.labels,
+            "resource": bucket.resource,
+            "product": bucket.product,
+            "spot": bucket.spot,
+            "amount": str(amount),
+            "cost": str(cost),
+        }
+        for bucket, (amount, cost) in sorted(used.items())
+    ]
+    await tx.run(
+        """
+        INSERT INTO usage (hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot, amount, cost)
+        SELECT to_timestamp(hour), queue, key, cluster, CAST(labels AS jsonb), resource, product, spot, amount, cost
+        FROM json_to_recordset(CAST(:rows AS json)) AS n(
+            hour bigint, queue int, key int, cluster int, labels text, resource text, product text, spot bool,
+            amount numeric, cost numeric)
+        ON CONFLICT (hour, queue_id, api_key_id, cluster_id, labels, resource, product, spot)
+        DO UPDATE SET amount = usage.amount + excluded.amount, cost = usage.cost + excluded.cost
+        """,
+        rows=dumps(rows),
+    )
+
+
+async def summed(
+    tx: Transaction,
+    begin: datetime,
+    end: datetime,
+    bucket: str,
+    columns: Iterable[str],
+    queue_ids: Iterable[int] | None,
+) -> Sequence[Row[Any]]:
+    """What was counted of the hours from ``begin`` until before ``end``, by ``bucket`` and these columns; the others are NULL.
+
+    ``bucket``: hour, day, month or all; ``columns`` of ``COLUMNS``. Each row has ``since``, in microseconds since the epoch.
+    """
+    wanted = set(columns)
+    if not wanted <= set(COLUMNS) or bucket not in BUCKETS:
+        raise ValueError(f"usage is not counted by {sorted(wanted)} and {bucket}")
+    since = f"date_trunc('{bucket}', hour, 'UTC')" if bucket != "all" else "CAST(:begin AS timestamptz)"
+    shown = ", ".join(f"{name if name in wanted else 'NULL'} AS {name}" for name in COLUMNS)
+    grouped = ", ".join(["1", *(str(2 + place) for place, name in enumerate(COLUMNS) if name in wanted)])
+    chosen = "" if queue_ids is None else " AND queue_id = ANY(:queues)"
+    more = {} if queue_ids is None else {"queues": list(queue_ids)}
+    return await tx.all(
+        f"""
+        SELECT (extract(epoch FROM {since}) * 1000000)::bigint AS since, {shown}, resource, product, spot,
+               sum(amount) AS amount, sum(cost) AS cost
+        FROM usage WHERE hour >= :begin AND hour < :end{chosen}
+        GROUP BY {grouped}, resource, product, spot
+        """,
+        begin=begin,
+        end=end,
+        **more,
+    )

@@ -1,0 +1,40 @@
+"""Runs that had nodes in a simulation, and what they cost."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainmaster.protocol.states import RunState
+from trainmaster_dispatcher.domain.prices import MICROS, Place, PriceHistory, Tariff, is_spot
+from trainmaster_dispatcher.domain.usage import Part, Stretch, Used, by_group, usage_of
+
+Groups = Mapping[str, tuple[str, Mapping[str, str]]]
+"""By node group: its product and its labels."""
+Needs = Mapping[str, Mapping[str, int]]
+"""By role: what a member needs."""
+
+
+class Stay(NamedTuple):
+    """A run that had nodes: where, from when to when, what it held, and how it ended."""
+
+    number: int
+    cluster: str
+    placed_at: float
+    ended_at: float
+    sizes: Mapping[str, int]
+    placement: Mapping[str, Mapping[str, int]]
+    state: RunState
+
+    def amounts(self, needs: Needs, groups: Groups) -> dict[Place, int]:
+        """What it held, by what is paid for."""
+        found: dict[Place, int] = defaultdict(int)
+        for (group, role), count in by_group(self.sizes, self.placement).items():
+            product, labels = groups.get(group, ("", {}))
+            for resource, amount in needs[role].items():
+                found[Place(resource, product if "/" in resource else "", is_spot(labels))] += amount * count
+        return dict(found)
+
+    def used(self, amounts: Mapping[Place, int], tariff: Tariff) -> dict[Part, Used]:
+        """What it used and what that cost, by hour, as the dispatcher counts it."""
+        stretch = Stretch(round(self.placed_at * MICROS), round(self.ended_at * MICROS), amounts)
+        return usage_of([stretch], PriceHistory([0], [tariff]))

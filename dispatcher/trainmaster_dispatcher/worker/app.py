@@ -1,0 +1,148 @@
+"""The Celery application: its broker, its timetable, the worker and beat.
+
+The pool is of threads. Tasks wait for Postgres and for receivers, and share one event loop; a process that is killed is gone as a
+whole, without children that live on; and what is measured lies in one process.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, signals
+from celery.beat import Scheduler, Service
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery.schedules import crontab
+from celery.worker import state
+from kombu.exceptions import OperationalError
+
+from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.worker.side import Side
+from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
+
+log = logging.getLogger(__name__)
+
+_QUEUE = "side-jobs"
+_MOST_WAITING = 20
+_RELAY_SECONDS = 1.0
+_USAGE_SECONDS = 10.0
+_SIMULATE_SECONDS = 1.0
+_VISIBILITY_SECONDS = 3600
+
+
+def make_app(settings: Settings) -> Celery:
+    """The application without tasks, which is enough for beat."""
+    app = Celery("trainmaster", broker=settings.redis_url, set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_default_queue=_QUEUE,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "global_keyprefix": "trainmaster:",
+            "visibility_timeout": _VISIBILITY_SECONDS,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 2,
+        },
+        beat_enable_remote_control=False,
+        beat_max_loop_interval=_RELAY_SECONDS,
+        beat_schedule={
+            # What is not taken in time is dropped: the next one does the same.
+            RELAY: {"task": RELAY, "schedule": _RELAY_SECONDS, "options": {"expires": 10}},
+            USAGE: {"task": USAGE, "schedule": _USAGE_SECONDS, "options": {"expires": 60}},
+            SIMULATE: {"task": SIMULATE, "schedule": _SIMULATE_SECONDS, "options": {"expires": 10}},
+            # By the clock and not from the start of beat, which may be started again more often than once an hour.
+            RETENTION: {"task": RETENTION, "schedule": crontab(minute="17"), "options": {"expires": 1800}},
+        },
+    )
+    return app
+
+
+def run_worker(settings: Settings, concurrency: int) -> int:
+    """Work until SIGTERM or SIGINT; the exit code."""
+    app = make_app(settings)
+    side = Side(settings, _is_stopping)
+    for name, task in make_tasks(side).items():
+        app.task(task, name=name, throws=(ProblemError,))
+    _keep_logs()
+    # Celery tells of its end on standard output, in words of its own; logs go to standard error.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    worker = app.Worker(
+        pool="threads",
+        concurrency=concurrency,
+        hostname=f"worker@{os.uname().nodename}-{os.getpid()}",
+        quiet=True,
+        loglevel=logging.INFO,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    try:
+        worker.start()
+    finally:
+        side.close()
+    return int(worker.exitcode or 0)
+
+
+def run_beat(settings: Settings, until_stopped: Callable[[Callable[[], None]], None]) -> None:
+    """Send tasks when they are due. ``until_stopped`` is given what stops it; several beats at once do no harm."""
+    _keep_logs()
+    service = Service(make_app(settings), scheduler_cls=Timetable)
+    until_stopped(lambda: service.stop(wait=False))
+    service.start()
+
+
+class Timetable(Scheduler):  # type: ignore[misc] # celery has no types
+    """The timetable in memory, without a file: it is fixed. Tasks that no worker takes do not pile up in Redis."""
+
+    _is_full = False
+
+    def apply_entry(self, entry: Any, producer: Any) -> None:
+        """Send a task that is due, unless too many wait already or Redis is away."""
+        try:
+            waiting = _waiting(producer)
+        except (OperationalError, *self.app.connection_for_write().connection_errors) as error:
+            log.warning("the task %s was not sent: %s", entry.task, error)
+            return
+        is_full = waiting >= _MOST_WAITING and entry.task != RETENTION
+        if is_full != self._is_full:
+            self._is_full = is_full
+            log.warning("%d tasks wait for a worker%s", waiting, "; no more are sent" if is_full else " again")
+        if not is_full:
+            super().apply_entry(entry, producer)
+
+
+def _waiting(producer: Any) -> int:
+    """How many tasks wait for a worker."""
+    return int(producer.channel.queue_declare(_QUEUE).message_count)
+
+
+def _is_stopping() -> bool:
+    return any(sign is not None and sign is not False for sign in (state.should_stop, state.should_terminate))
+
+
+def _keep_logs() -> None:
+    """Leave the logs as this process has set them up, and without a line for each task that was as it should be."""
+    signals.setup_logging.connect(_nothing, weak=False, dispatch_uid="trainmaster-logs")
+    for chatty in ("celery.beat", "celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    # One is about pickle, which is not accepted here; one about tasks that run twice after a lost connection, which may be.
+    for needless in (SecurityWarning, CPendingDeprecationWarning):
+        warnings.filterwarnings("ignore", category=needless)
+
+
+def _nothing(**_: Any) -> None:
+    """Takes the place of Celery's own set-up of logs."""

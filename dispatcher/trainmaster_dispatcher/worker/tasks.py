@@ -1,0 +1,98 @@
+"""The side jobs. Each looks in Postgres for what is to be done, so that losing, repeating or doubling a task changes nothing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from trainmaster.protocol.errors import ProblemError
+from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.services.accounting import Accounting
+from trainmaster_dispatcher.services.retention import Removed, Retention
+from trainmaster_dispatcher.services.webhooks import Relay, Tally, Terms
+from trainmaster_dispatcher.store import simulations as store
+from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.worker.carrier import CLAIM_SECONDS, Carrier
+from trainmaster_dispatcher.worker.http import Poster
+from trainmaster_dispatcher.worker.side import Side
+
+log = logging.getLogger(__name__)
+
+RELAY, RETENTION, SIMULATE, USAGE = "relay", "retention", "simulate", "usage"
+_RELAY_SECONDS = 300.0
+_RETENTION_SECONDS = 900.0
+_USAGE_SECONDS = 300.0
+_SIMULATIONS_SECONDS = 1800.0
+
+
+def make_tasks(side: Side) -> Mapping[str, Callable[[], None]]:
+    """The tasks of one worker process, by name."""
+    return {
+        RELAY: _alone(lambda: side.run(lambda database: relay(database, side))),
+        RETENTION: _alone(lambda: side.run(lambda database: retention(database, side))),
+        SIMULATE: _alone(lambda: side.run(lambda database: simulate(database, side))),
+        USAGE: _alone(lambda: side.run(lambda database: usage(database, side))),
+    }
+
+
+def _alone(work: Callable[[], object]) -> Callable[[], None]:
+    """Do nothing where this process is at it already: a second one would only share its core."""
+    busy = threading.Lock()
+
+    def run() -> None:
+        if busy.acquire(blocking=False):
+            try:
+                work()
+            except ProblemError as error:
+                log.warning("a side job was cut short: %s", error)
+                raise
+            finally:
+                busy.release()
+
+    return run
+
+
+def _goes_on(side: Side, seconds: float) -> Callable[[], bool]:
+    ends = time.monotonic() + seconds
+    return lambda: time.monotonic() < ends and not side.stopping()
+
+
+async def relay(database: Database, side: Side) -> Tally:
+    """Bring out webhook messages that are due. Ends after a while even if there are always more, so that the task is acknowledged."""
+    settings = side.settings
+    if not settings.webhook_secrets:
+        return Tally()
+    terms = Terms.of(settings)
+    poster = Poster(
+        terms.policy, settings.webhook_timeout_seconds, settings.webhook_post_seconds, at_once=terms.at_once_each
+    )
+    async with poster:
+        tally = await Relay(database, terms, poster, _goes_on(side, _RELAY_SECONDS)).run()
+    if tally != Tally():
+        log.info("webhook messages", extra=asdict(tally))
+    return tally
+
+
+async def usage(database: Database, side: Side) -> int:
+    """Count what runs that have ended have used."""
+    return await Accounting(database, side.settings.counted_labels, _goes_on(side, _USAGE_SECONDS)).run()
+
+
+async def retention(database: Database, side: Side) -> Removed:
+    """Remove what is older than the settings say."""
+    return await Retention(database, side.settings, _goes_on(side, _RETENTION_SECONDS)).run()
+
+
+async def simulate(database: Database, side: Side) -> int:
+    """Carry out simulations that were asked for, one after the other; how many."""
+    goes_on, many = _goes_on(side, _SIMULATIONS_SECONDS), 0
+    while goes_on():
+        async with database.transaction() as tx:
+            claimed = await store.claim(tx, CLAIM_SECONDS)
+        if claimed is None:
+            return many
+        with contained(Part.TASK, f"simulation {claimed.id}"):
+            await Carrier(database, claimed, side.settings.currency, side.stopping).run()
+        many += 1
+    return many

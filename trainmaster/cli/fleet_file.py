@@ -1,0 +1,28 @@
+"""Files that declare simulated fleets, which the agent runs and studies work on."""
+
+from pathlib import Path
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from trainmaster.fake_cluster.fleet import Fleet
+from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.states import Exit
+
+
+def read_fleet(path: Path) -> Fleet:
+    """The fleet in a file; exits with every mistake and its path."""
+    try:
+        value = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _refuse(f"{path}: {error}") from error
+    try:
+        return Fleet.model_validate(value)
+    except ValidationError as error:
+        raise _refuse("\n".join(f"{path}: {one.path}: {one.message}" for one in mistakes_of(error))) from error
+
+
+def _refuse(message: str) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(Exit.USAGE)

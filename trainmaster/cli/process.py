@@ -1,0 +1,81 @@
+"""What the commands that start processes share: options, exits with a sentence, signals, the page of metrics."""
+
+import asyncio
+import logging
+import os
+import pwd
+import signal
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from trainmaster.protocol.states import Exit
+
+PlainLogs = Annotated[bool, typer.Option("--plain-logs", help="Write logs for people instead of JSON lines.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, show_default=False, help="Serve metrics for Prometheus at this port; 0: a free one."
+    ),
+]
+
+
+def need(distribution: str, *modules: str) -> None:
+    """Exit with a clear line when one of ``modules``, which ``distribution`` brings, is not installed."""
+    if any(find_spec(module) is None for module in modules):
+        typer.echo(f"this command needs more packages: install {distribution}", err=True)
+        raise typer.Exit(Exit.MISSING_EXTRA)
+
+
+def fail(message: str, code: Exit) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(code)
+
+
+def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] | None = None) -> None:
+    """Serve the metrics of a process that has no HTTP interface of its own; with port None, nothing."""
+    if port is None:
+        return
+    need("trainmaster-agent" if process == "agent" else "trainmaster-dispatcher", "prometheus_client")
+    from trainmaster.metrics.exporter import start_exporter
+    from trainmaster.metrics.kinds import Process
+
+    host = os.environ.get("TRAINMASTER_METRICS_HOST", "127.0.0.1")
+    try:
+        exporter = start_exporter(port, Process(process), host, is_alive=is_alive)
+    except OSError as error:
+        raise fail(f"metrics cannot be served at {host}, port {port}: {error}", Exit.USAGE) from error
+    logging.getLogger(__name__).info("metrics are served at port %d", exporter.port, extra={"port": exporter.port})
+
+
+def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run a coroutine until SIGTERM or SIGINT sets its event."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sign, stop.set)
+        await run(stop)
+
+    if find_spec("uvloop") is not None:
+        import uvloop
+
+        uvloop.run(main())
+    else:
+        asyncio.run(main())
+
+
+def user_ids(name: str) -> tuple[int, int]:
+    """Return the ids of a user and its group that members can run as; ends the process where they cannot."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as error:
+        raise fail(f"--members-as: there is no user {name!r} on this machine", Exit.USAGE) from error
+    if entry.pw_uid == 0:
+        raise fail("--members-as: members that run as root may do anything here; name another user", Exit.USAGE)
+    if os.geteuid() != 0:
+        raise fail("--members-as needs root, which alone may start processes of another user", Exit.USAGE)
+    return entry.pw_uid, entry.pw_gid

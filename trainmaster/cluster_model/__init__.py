@@ -1,0 +1,1 @@
+"""What dispatcher and agents must agree on about a cluster. Pure: no I/O, no clock."""

@@ -1,0 +1,196 @@
+"""What a simulated fleet is made of: the document ``FLEET.yaml``, described in ``docs/reference/simulation.md``."""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+
+from trainmaster.fake_cluster.chance import Span
+from trainmaster.protocol.agent import MOST_NODES
+from trainmaster.protocol.base import Name40, Strict
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.jobs import LabelKey, LabelValue, ResourceName
+from trainmaster.protocol.quantities import Quantity, Resources, parse_resources
+from trainmaster.protocol.states import ClusterKind
+
+
+def _check_span(value: str) -> str:
+    Span.parse(value)
+    return value
+
+
+SpanText = Annotated[str, AfterValidator(_check_span)]
+"""A duration, or two with a dash between them: ``5s``, ``1s-5s``; or ``forever``."""
+
+Part = Annotated[float, Field(ge=0, le=1)]
+Amounts = dict[ResourceName, Quantity]
+Short = Annotated[str, StringConstraints(max_length=63)]
+
+
+def _check_resources(value: dict[str, str]) -> dict[str, str]:
+    parse_resources(value)
+    return value
+
+
+class FleetTaint(Strict):
+    """As in Kubernetes: keeps members away that do not tolerate it."""
+
+    key: LabelKey
+    value: LabelValue = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+def _check_turn(value: str) -> str:
+    if parse_duration(value) <= 0:
+        raise ValueError("a turn takes longer than nothing")
+    return value
+
+
+Turn = Annotated[Duration, AfterValidator(_check_turn)]
+
+
+class Foreign(Strict):
+    """Pods that are not ours. On each node they come once in each ``every``, stay for ``lasts`` and go."""
+
+    resources: Annotated[Amounts, AfterValidator(_check_resources)]
+    """What they use of a node while they are there."""
+    nodes: Part = 1.0
+    """On what part of the group's nodes they ever come."""
+    chance: Part = 1.0
+    """How likely they come in each turn."""
+    every: Turn = "10m"
+    lasts: SpanText = "5m"
+
+
+class Failures(Strict):
+    """Nodes that fail and come back. In each ``every`` a node fails with ``chance``, for as long as ``lasts``."""
+
+    every: Turn = "30d"
+    chance: Part = 1.0
+    lasts: SpanText = "10m"
+
+
+class Provisioning(Strict):
+    """Further nodes, ordered when a gang waits for room. They go when they were idle for a while."""
+
+    most: Annotated[int, Field(ge=1, le=MOST_NODES)]
+    """The most nodes that the group may have in all; ``count`` of them are always there."""
+    delay: SpanText = "2m"
+    """Until a node that was ordered is there; drawn for each order, alike for the nodes of one gang."""
+    idle: Duration = "10m"
+    fail: Part = 0.0
+    """The part of orders that come to nothing. Nobody is told; the nodes may be ordered again once they should have come."""
+
+
+class FleetGroup(Strict):
+    """Nodes alike. With a topology they are spread evenly over its narrowest domains."""
+
+    name: Name40
+    count: Annotated[int, Field(ge=0, le=MOST_NODES)]
+    resources: Annotated[Amounts, AfterValidator(_check_resources)]
+    """Of each node."""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    taints: tuple[FleetTaint, ...] = ()
+    topology: dict[LabelKey, Annotated[int, Field(ge=1, le=10_000)]] = Field(default_factory=dict)
+    """From wide to narrow, how many domains each wider one has: ``{zone: 2, rack: 4}`` are eight racks."""
+    provisioning: Provisioning | None = None
+    foreign: tuple[Foreign, ...] = ()
+    failures: Failures | None = None
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if self.provisioning is not None and self.provisioning.most < self.count:
+            raise ValueError(f"provisioning.most {self.provisioning.most} is less than count {self.count}")
+        if prod(self.topology.values()) > MOST_NODES:
+            raise ValueError(f"the topology has more than {MOST_NODES} domains")
+        return self
+
+    @property
+    def amounts(self) -> Resources:
+        return parse_resources(self.resources)
+
+    @property
+    def most(self) -> int:
+        """How many nodes there may be, those that can be provisioned included."""
+        return self.count if self.provisioning is None else self.provisioning.most
+
+    def domains(self) -> Iterator[tuple[str, ...]]:
+        """The narrowest domains, as paths such as ``("zone-1", "rack-3")``; one empty path without a topology."""
+        paths: list[tuple[str, ...]] = [()]
+        for level, count in self.topology.items():
+            short = level.rpartition("/")[2]
+            paths = [(*path, f"{short}-{number}") for path in paths for number in range(1, count + 1)]
+        yield from paths
+
+    def pool_names(self) -> Iterator[str]:
+        """What the nodes of each domain are reported as."""
+        for path in self.domains():
+            yield "-".join((self.name, *(part.rpartition("-")[2] for part in path)))
+
+
+class Defaults(Strict):
+    """What holds for a job that says nothing about its simulation."""
+
+    run_time: SpanText = "10s"
+    start_time: SpanText = "0s"
+    stop_time: SpanText = "0s"
+    fail: Part = 0.0
+
+
+class Keyed(Strict):
+    """Where an agent's API key is. In ``keyFile`` and ``keyEnv``, and in a fleet's ``key``, ``{name}`` is the cluster's name."""
+
+    key: str = ""
+    key_file: str = ""
+    key_env: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if sum(map(bool, (self.key, self.key_file, self.key_env))) > 1:
+            raise ValueError("give only one of key, keyFile and keyEnv")
+        return self
+
+
+class FleetCluster(Keyed):
+    """One simulated cluster."""
+
+    name: Name40
+    kind: ClusterKind = ClusterKind.PRIVATE
+    region: Short = ""
+    provider: Short = ""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    groups: Annotated[tuple[FleetGroup, ...], Field(min_length=1)]
+    datasets: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    """Run times, start times and stop times are divided by it."""
+    grid: Annotated[Amounts, AfterValidator(_check_resources)] = Field(
+        default_factory=lambda: {"cpu": "500m", "memory": "1Gi"}
+    )
+    """Free amounts are reported rounded down to these; devices are whole anyway."""
+    defaults: Defaults = Defaults()
+
+    @field_validator("groups")
+    @classmethod
+    def _names_differ(cls, value: tuple[FleetGroup, ...]) -> tuple[FleetGroup, ...]:
+        names = [name for group in value for name in group.pool_names()]
+        if len(set(names)) < len(names):
+            raise ValueError("two groups have the same name, or one is named as a domain of another")
+        return value
+
+
+class Fleet(Keyed):
+    """All clusters that one process simulates."""
+
+    seed: int = 0
+    clusters: Annotated[tuple[FleetCluster, ...], Field(min_length=1, max_length=10_000)]
+
+    @field_validator("clusters")
+    @classmethod
+    def _names_differ(cls, value: tuple[FleetCluster, ...]) -> tuple[FleetCluster, ...]:
+        names: set[str] = set()
+        for cluster in value:
+            if cluster.name in names:
+                raise ValueError(f"two clusters have the name {cluster.name}")
+            names.add(cluster.name)
+        return value

@@ -1,0 +1,353 @@
+"""All nodes of a simulated cluster and who is on them: gangs get places all together or not at all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from trainmaster.cluster_model.packing import Assignment, Node, Shortfall, place
+from trainmaster.fake_cluster.fleet import FleetCluster
+from trainmaster.fake_cluster.plan import Plan
+from trainmaster.fake_cluster.pools import Lot, Pool, SimulatedNode, Takes
+from trainmaster.fake_cluster.run import Place, Run
+from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.agent import Pool as Provisioned
+from trainmaster.protocol.quantities import Resources, parse_resources
+
+Pins = Mapping[str, Mapping[str, int]]
+
+
+class Floor:
+    """Accounts of the cluster: never more is given out than its nodes have."""
+
+    def __init__(self, cluster: FleetCluster) -> None:
+        self.pools: list[Pool] = []
+        self._pool_of: dict[str, Pool] = {}
+        """By the name of any group that was ever reported."""
+        self._report: tuple[NodeGroup, ...] | None = None
+        self._left: tuple[Provisioned, ...] | None = None
+        self._seen: tuple[list[Node], dict[str, SimulatedNode]] | None = None
+        """The nodes that are up, as gang placement reads them, and ours by their names."""
+        grid = parse_resources(cluster.grid)
+        for group in cluster.groups:
+            paths, names = list(group.domains()), group.pool_names()
+            for number, (name, path) in enumerate(zip(names, paths, strict=True)):
+                least, most = (
+                    whole // len(paths) + (number < whole % len(paths)) for whole in (group.count, group.most)
+                )
+                pool = Pool(len(self.pools), name, group, path, (least, most), grid)
+                self.pools.append(pool)
+                for _ in range(least):
+                    self.settle(pool.add(up=True))
+
+    # Which nodes there are
+
+    def settle(self, node: SimulatedNode) -> list[Run]:
+        """Report a node in the lot that it belongs to now; returns our runs on it whose placement reads differently."""
+        lot = node.pool.lot_of(node) if node.up else None
+        if lot is node.lot:
+            return []
+        self._move(node, lot)
+        return list(node.runs or ())
+
+    def _move(self, node: SimulatedNode, lot: Lot | None) -> None:
+        if node.lot is not None:
+            node.lot.count -= 1
+        node.lot = lot
+        if lot is not None:
+            lot.count += 1
+            self._pool_of[lot.name] = lot.pool
+        self._report = None
+
+    def set_up(self, node: SimulatedNode, up: bool) -> list[Run]:
+        """Let a node take members and be reported, or neither."""
+        node.pool.set_up(node, up)
+        self._seen = self._left = None
+        return self.settle(node)
+
+    def report(self) -> tuple[NodeGroup, ...]:
+        if self._report is None:
+            self._report = tuple(chain.from_iterable(pool.report() for pool in self.pools))
+        return self._report
+
+    def node(self, name: str) -> SimulatedNode:
+        """Raises KeyError."""
+        pool_name, _, number = name.rpartition("-")
+        for pool in self.pools:
+            if pool.name == pool_name and number.isdigit() and int(number) < len(pool.nodes):
+                return pool.nodes[int(number)]
+        raise KeyError(f"there is no node {name}")
+
+    def pools_left(self) -> tuple[Provisioned, ...]:
+        """How many more nodes could be ordered, of each sort of which any could ever be."""
+        if self._left is None:
+            self._left = tuple(
+                Provisioned(
+                    name=pool.name,
+                    most=pool.most,
+                    count=max(0, pool.most - sum(node.up or node.ordered or node.failed for node in pool.nodes)),
+                    free={name: amount for name, amount in zip(pool.names, pool.amounts, strict=True) if amount},
+                    labels=pool.labels,
+                    taints=pool.taints,
+                    topology=pool.topology,
+                )
+                for pool in self.pools
+                if pool.most > pool.least
+            )
+        return self._left
+
+    def order(self, node: SimulatedNode) -> None:
+        """A node is on its way."""
+        node.ordered = True
+        self._left = None
+
+    def arrive(self, node: SimulatedNode) -> None:
+        """It is no longer on its way."""
+        node.ordered = False
+        self._left = None
+
+    # Places
+
+    def give(self, run: Run, plan: Plan) -> bool:
+        """Give a run its places if its gang fits now."""
+        places = self._find(plan, run.pins)
+        if places is None:
+            return False
+        run.places = run.placed = places
+        for node, _, _ in places:
+            if node.runs is None:
+                node.runs = {}
+            node.runs[run] = None
+        return True
+
+    def give_more(self, run: Run, more: Plan, pins: Pins) -> bool:
+        """Give a run the places of further members if all of them fit now; their indexes follow those it has."""
+        places = (self._fill_pins(more, pins) if pins else None) or self._fill(more)
+        if places is None:
+            return False
+        run.places = run.placed = [*(run.places or ()), *places]
+        for node, _, _ in places:
+            if node.runs is None:
+                node.runs = {}
+            node.runs[run] = None
+        return True
+
+    def take_some(self, run: Run, plan: Plan, counts: Mapping[int, int]) -> list[SimulatedNode]:
+        """Take the places of so many members back by role, of the highest indexes; returns the nodes that are idle now."""
+        missing, kept, idle = dict(counts), list[Place](), []
+        for node, role, count in reversed(run.places or ()):
+            gone = min(count, missing.get(role, 0))
+            if gone:
+                missing[role] -= gone
+                node.pool.take(node, self._suits(plan, node.pool)[role] or (), -gone)
+            if count > gone:
+                kept.append((node, role, count - gone))
+        kept.reverse()
+        left = {id(node) for node, _, _ in kept}
+        for node, _, _ in run.places or ():
+            if id(node) not in left and node.runs is not None and run in node.runs:
+                del node.runs[run]
+                if not node.runs:
+                    idle.append(node)
+        run.places = run.placed = kept
+        return idle
+
+    def take_back(self, run: Run, plan: Plan) -> list[SimulatedNode]:
+        """Take a run's places back; returns the nodes that are idle now."""
+        idle = []
+        for node, role, count in run.places or ():
+            takes = self._suits(plan, node.pool)[role]
+            node.pool.take(node, takes or (), -count)
+            if node.runs is not None:
+                node.runs.pop(run, None)
+                if not node.runs:
+                    idle.append(node)
+        run.places = None
+        return idle
+
+    def _find(self, plan: Plan, pins: Pins) -> list[Place] | None:
+        if plan.required is None and not plan.is_apart:
+            places = self._fill_pins(plan, pins) if pins else None
+            if places is None and plan.preferred is None:
+                places = self._fill(plan)
+            if places is not None or (len(plan.roles) == 1 and plan.preferred is None):
+                return places
+        found = self.search(plan)
+        return None if isinstance(found, Shortfall) else self._book(plan, found)
+
+    def _fill_pins(self, plan: Plan, pins: Pins) -> list[Place] | None:
+        """Places in the groups that the dispatcher thought of."""
+        places: list[Place] = []
+        missing = [role.count for role in plan.roles]
+        for group, roles in pins.items():
+            pool = self._pool_of.get(group)
+            for name, count in roles.items():
+                role = plan.position(name)
+                if pool is None or role is None or count > missing[role]:
+                    self._undo(plan, places)
+                    return None
+                missing[role] -= count
+                if self._fill_pool(plan, pool, role, count, places):
+                    self._undo(plan, places)
+                    return None
+        if any(missing):
+            self._undo(plan, places)
+            return None
+        return places
+
+    def _fill(self, plan: Plan) -> list[Place] | None:
+        """Places anywhere. Exact for one role: members are alike, so filling each node leaves none out."""
+        places: list[Place] = []
+        for role, pools in self._order(plan):
+            missing = plan.roles[role].count
+            for pool in pools:
+                missing = self._fill_pool(plan, pool, role, missing, places)
+                if not missing:
+                    break
+            if missing:
+                self._undo(plan, places)
+                return None
+        return places
+
+    def _order(self, plan: Plan) -> tuple[tuple[int, tuple[Pool, ...]], ...]:
+        """Roles with the largest member first, and the pools that suit each, the best first."""
+        if plan.order is None:
+            roles = sorted(range(len(plan.roles)), key=lambda role: (-self._share(plan, role), role))
+            plan.order = tuple((role, self._suiting(plan, role)) for role in roles)
+        return plan.order
+
+    def _share(self, plan: Plan, role: int) -> float:
+        """A member's dominant share of a node, where it is smallest."""
+        suiting = ((pool, self._suits(plan, pool)[role]) for pool in self.pools)
+        return min(
+            (
+                max((amount / max(1, pool.amounts[position]) for position, amount in takes), default=0.0)
+                for pool, takes in suiting
+                if takes is not None
+            ),
+            default=0.0,
+        )
+
+    def _suiting(self, plan: Plan, role: int) -> tuple[Pool, ...]:
+        """Unwanted taints come last, then pools whose devices would lie idle."""
+        need = plan.roles[role].need
+
+        def key(pool: Pool) -> tuple[int, int, int]:
+            disliked = sum(
+                not any(one.tolerates(t.key, t.value, t.effect) for one in need.tolerations) for t in pool.taints
+            )
+            idle_devices = sum("/" in name and name not in need.resources for name in pool.names)
+            return disliked, idle_devices, pool.index
+
+        return tuple(sorted((pool for pool in self.pools if self._suits(plan, pool)[role] is not None), key=key))
+
+    def _fill_pool(self, plan: Plan, pool: Pool, role: int, missing: int, places: list[Place]) -> int:
+        """Take places for members of a role in one pool; returns how many found none."""
+        takes = self._suits(plan, pool)[role]
+        if takes is None:
+            return missing
+        node = pool.hint
+        while missing:
+            count = 0 if node is None else _holds(node, takes, missing)
+            if node is None or not count:
+                node = pool.tightest(takes)
+                if node is None:
+                    return missing
+                count = _holds(node, takes, missing)
+            pool.take(node, takes, count)
+            places.append((node, role, count))
+            missing -= count
+        return 0
+
+    def _undo(self, plan: Plan, places: Sequence[Place]) -> None:
+        for node, role, count in places:
+            node.pool.take(node, self._suits(plan, node.pool)[role] or (), -count)
+
+    def _suits(self, plan: Plan, pool: Pool) -> tuple[Takes | None, ...]:
+        suits = plan.suits.get(pool.index)
+        if suits is None:
+            node = pool.as_node(pool.name)
+            suits = plan.suits[pool.index] = tuple(
+                None if role.need.obstacle(node) is not None else pool.takes_of(role.need.resources)
+                for role in plan.roles
+            )
+        return suits
+
+    def _book(self, plan: Plan, assignment: Assignment) -> list[Place]:
+        _, by_name = self._view()
+        places: list[Place] = []
+        for name, roles in assignment.items():
+            node = by_name[name]
+            for role_name, count in roles.items():
+                role = plan.position(role_name)
+                takes = None if role is None else self._suits(plan, node.pool)[role]
+                if role is None or takes is None:
+                    raise AssertionError(f"a member of {role_name} was placed on {name}, which does not suit it")
+                node.pool.take(node, takes, count)
+                places.append((node, role, count))
+        return places
+
+    # Slow looks at every node
+
+    def search(self, plan: Plan) -> Assignment | Shortfall:
+        """Where a gang fits now, by a look at every node, or what is missing."""
+        nodes, by_name = self._view()
+        free = {name: node.pool.free_of(node) for name, node in by_name.items()}
+        return _place(plan, nodes, free)
+
+    def never(self, plan: Plan) -> str:
+        """Why a gang would not even fit if nothing ran here and all nodes were there; empty if it would."""
+        if plan.never is None:
+            nodes = [pool.as_node(f"{pool.name}-{n}") for pool in self.pools for n in range(pool.most)]
+            found = _place(plan, nodes, {node.name: node.allocatable for node in nodes})
+            plan.never = found.sentence if isinstance(found, Shortfall) else ""
+        return plan.never
+
+    def wanted(self, plan: Plan) -> list[SimulatedNode]:
+        """Nodes that could be provisioned and would let a gang start; none if they would not."""
+        nodes, by_name = self._view()
+        free = {name: node.pool.free_of(node) for name, node in by_name.items()}
+        absent: dict[str, SimulatedNode] = {}
+        further: list[Node] = []
+        for pool in self.pools:
+            for node in _absent(pool):
+                absent[node.name] = node
+                further.append(pool.as_node(node.name))
+                free[node.name] = dict(further[-1].allocatable)
+        found = _place(plan, [*nodes, *further], free) if further else Shortfall("")
+        return [] if isinstance(found, Shortfall) else [absent[name] for name in sorted(found) if name in absent]
+
+    def _view(self) -> tuple[list[Node], dict[str, SimulatedNode]]:
+        if self._seen is None:
+            both = [pair for pool in self.pools for pair in pool.as_nodes()]
+            self._seen = [node for _, node in both], {node.name: simulated for simulated, node in both}
+        return self._seen
+
+
+def _holds(node: SimulatedNode, takes: Takes, most: int) -> int:
+    """How many members, at most so many, fit on a node."""
+    if not node.up:
+        return 0
+    free = node.free
+    for position, amount in takes:
+        fits = free[position] // amount
+        if fits < most:
+            if fits <= 0:
+                return 0
+            most = fits
+    return most
+
+
+def _absent(pool: Pool) -> Iterator[SimulatedNode]:
+    while len(pool.nodes) < pool.most:
+        pool.add(up=False)
+    return (node for node in pool.nodes if not (node.up or node.ordered or node.failed))
+
+
+def _place(plan: Plan, nodes: Sequence[Node], free: Mapping[str, Resources]) -> Assignment | Shortfall:
+    needs = [role.need for role in plan.roles]
+    if plan.required is not None:
+        return place(nodes, free, needs, plan.required)
+    if plan.preferred is not None:
+        close = place(nodes, free, needs, plan.preferred)
+        if not isinstance(close, Shortfall):
+            return close
+    return place(nodes, free, needs)

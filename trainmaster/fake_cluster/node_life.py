@@ -1,0 +1,211 @@
+"""Nodes that come and go: failures, provisioned nodes, and the pods of others that come and go on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from trainmaster.fake_cluster.chance import Span, draw
+from trainmaster.fake_cluster.fleet import Foreign
+from trainmaster.fake_cluster.floor import Floor
+from trainmaster.fake_cluster.plan import Plan
+from trainmaster.fake_cluster.pools import Pool, SimulatedNode
+from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.weather import Visits
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.quantities import parse_resources
+
+
+class NodeEvent(IntEnum):
+    """What a timer of a node is for."""
+
+    FOREIGN_TURN = 0
+    FOREIGN_COMES = 1
+    FOREIGN_GOES = 2
+    FAILURE_TURN = 3
+    FAILS = 4
+    RECOVERS = 5
+    ARRIVES = 6
+    IDLE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an event of a node means for runs."""
+
+    moved: list[Run] = field(default_factory=list)
+    """Their members are where they were, and that is reported under another name."""
+    lost: list[Run] = field(default_factory=list)
+    """They had members on a node that is gone."""
+    freed: bool = False
+    """Something that was taken is free."""
+
+
+NOTHING = Effect()
+SetTimer = Callable[[float, NodeEvent, SimulatedNode, int], None]
+
+
+class NodeLife:
+    """Acts on the floor; says what it means for runs."""
+
+    def __init__(self, floor: Floor, seed: int, set_timer: SetTimer) -> None:
+        self._floor = floor
+        self._seed = seed
+        self._set = set_timer
+        self._foreign: dict[int, tuple[tuple[Visits, tuple[int, ...]], ...]] = {}
+        """By pool: the kinds of foreign pods, and what each takes."""
+        self._failures: dict[int, Visits] = {}
+        self._is_elastic = any(pool.most > pool.least for pool in floor.pools)
+        self._orders = self._coming = 0
+        """Orders so far, and nodes that were ordered and are not here yet."""
+        for pool in floor.pools:
+            group = pool.group
+            if group.foreign:
+                self._foreign[pool.index] = tuple(_foreign(pool, kind) for kind in group.foreign)
+            if group.failures is not None:
+                every, lasts = parse_duration(group.failures.every), Span.parse(group.failures.lasts)
+                self._failures[pool.index] = Visits(every, group.failures.chance, lasts)
+
+    def begin(self, now: float) -> None:
+        """Let those be there who would be, had time passed before."""
+        for pool in self._floor.pools:
+            for node in pool.nodes:
+                for kind in range(len(self._foreign.get(pool.index, ()))):
+                    if draw(self._seed, node.name, kind, "ever") < pool.group.foreign[kind].nodes:
+                        self._foreign_turn(node, kind, now)
+                if pool.index in self._failures:
+                    self._failure_turn(node, now)
+
+    def happen(self, event: NodeEvent, node: SimulatedNode, token: int, now: float) -> Effect:
+        """A timer has gone off; ``token`` is the kind of foreign pod, or tells whether a node stayed idle."""
+        match event:
+            case NodeEvent.FOREIGN_TURN:
+                return self._foreign_turn(node, token, now)
+            case NodeEvent.FOREIGN_COMES:
+                return self._foreign_comes(node, token, now)
+            case NodeEvent.FOREIGN_GOES:
+                return self._foreign_goes(node, token)
+            case NodeEvent.FAILURE_TURN:
+                return self._failure_turn(node, now)
+            case NodeEvent.FAILS:
+                return self.fail(node)
+            case NodeEvent.RECOVERS:
+                return self.recover(node)
+            case NodeEvent.ARRIVES:
+                return self._arrive(node, token, now)
+            case NodeEvent.IDLE:
+                return self._leave_idle(node, token)
+
+    # The pods of others
+
+    def _foreign_turn(self, node: SimulatedNode, kind: int, now: float) -> Effect:
+        visits, _ = self._foreign[node.pool.index][kind]
+        visit = visits.at(self._seed, f"{node.name}/{kind}", now)
+        self._set(visit.turn_ends, NodeEvent.FOREIGN_TURN, node, kind)
+        if not visit.happens or visit.goes <= now:
+            return NOTHING
+        if visit.comes > now:
+            self._set(visit.comes, NodeEvent.FOREIGN_COMES, node, kind)
+            return NOTHING
+        return self._foreign_comes(node, kind, now)
+
+    def _foreign_comes(self, node: SimulatedNode, kind: int, now: float) -> Effect:
+        """They come where they fit: nobody makes room for them."""
+        visits, used = self._foreign[node.pool.index][kind]
+        if not node.up or any(amount > free for amount, free in zip(used, node.free, strict=True)):
+            return NOTHING
+        visit = visits.at(self._seed, f"{node.name}/{kind}", now)
+        self._set(visit.goes, NodeEvent.FOREIGN_GOES, node, kind)
+        node.pool.take(node, tuple(enumerate(used)), 1)
+        if node.foreign is None:
+            node.foreign = {}
+        node.foreign[kind] = used
+        return Effect(moved=self._floor.settle(node))
+
+    def _foreign_goes(self, node: SimulatedNode, kind: int) -> Effect:
+        used = None if node.foreign is None else node.foreign.pop(kind, None)
+        if used is None:
+            return NOTHING
+        node.pool.take(node, tuple(enumerate(used)), -1)
+        return Effect(moved=self._floor.settle(node), freed=True)
+
+    # Failures
+
+    def _failure_turn(self, node: SimulatedNode, now: float) -> Effect:
+        visit = self._failures[node.pool.index].at(self._seed, f"{node.name}/failure", now)
+        self._set(visit.turn_ends, NodeEvent.FAILURE_TURN, node, 0)
+        if visit.happens and visit.goes > now:
+            self._set(max(now, visit.comes), NodeEvent.FAILS, node, 0)
+            self._set(visit.goes, NodeEvent.RECOVERS, node, 0)
+        return NOTHING
+
+    def fail(self, node: SimulatedNode) -> Effect:
+        """A node is gone, with all that is on it."""
+        if node.failed or not node.up:
+            return NOTHING
+        node.failed = True
+        lost = list(node.runs or ())
+        for kind in tuple(node.foreign or ()):
+            self._foreign_goes(node, kind)
+        self._floor.set_up(node, up=False)
+        return Effect(lost=lost)
+
+    def recover(self, node: SimulatedNode) -> Effect:
+        """A failed node is back."""
+        if not node.failed:
+            return NOTHING
+        node.failed = False
+        self._floor.set_up(node, up=True)
+        return Effect(freed=True)
+
+    # Provisioned nodes
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether nodes are on their way."""
+        return self._coming > 0
+
+    def order(self, plan: Plan, now: float) -> None:
+        """Order the nodes that would let a gang start."""
+        if not self._is_elastic:
+            return
+        self._orders += 1
+        for node in self._floor.wanted(plan):
+            provisioning = node.pool.group.provisioning
+            if provisioning is not None:
+                self._floor.order(node)
+                self._coming += 1
+                name = node.pool.name
+                delay = Span.parse(provisioning.delay).at(draw(self._seed, name, self._orders, "delay"))
+                fails = draw(self._seed, name, self._orders, "fails") < provisioning.fail
+                self._set(now + delay, NodeEvent.ARRIVES, node, int(fails))
+
+    def _arrive(self, node: SimulatedNode, token: int, now: float) -> Effect:
+        """``token``: whether the order has come to nothing."""
+        self._floor.arrive(node)
+        self._coming -= 1
+        if token:
+            return NOTHING
+        self._floor.set_up(node, up=True)
+        self.mind_idle(node, now)
+        return Effect(freed=True)
+
+    def mind_idle(self, node: SimulatedNode, now: float) -> None:
+        """A node has nothing of ours on it any more, or not yet."""
+        provisioning = node.pool.group.provisioning
+        if provisioning is not None and node.up:
+            node.idle_token += 1
+            self._set(now + parse_duration(provisioning.idle), NodeEvent.IDLE, node, node.idle_token)
+
+    def _leave_idle(self, node: SimulatedNode, token: int) -> Effect:
+        there = sum(other.up for other in node.pool.nodes)
+        if node.up and not node.runs and node.idle_token == token and there > node.pool.least:
+            for kind in tuple(node.foreign or ()):
+                self._foreign_goes(node, kind)
+            self._floor.set_up(node, up=False)
+        return NOTHING
+
+
+def _foreign(pool: Pool, kind: Foreign) -> tuple[Visits, tuple[int, ...]]:
+    amounts = parse_resources(kind.resources)
+    visits = Visits(parse_duration(kind.every), kind.chance, Span.parse(kind.lasts))
+    return visits, tuple(amounts.get(name, 0) for name in pool.names)

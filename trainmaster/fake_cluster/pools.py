@@ -1,0 +1,189 @@
+"""The nodes of a simulated cluster, in pools of nodes alike, indexed by what is free on them.
+
+A pool is a node group inside one of its narrowest topology domains. Where a member fits is found by looking at the distinct
+free amounts of a pool, of which there are few, and not at its nodes. Nothing here is ordered by chance: same calls, same nodes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from trainmaster.cluster_model.packing import Node
+from trainmaster.fake_cluster.fleet import FleetGroup
+from trainmaster.protocol.agent import NodeGroup, Taint
+from trainmaster.protocol.quantities import Resources
+
+if TYPE_CHECKING:
+    from trainmaster.fake_cluster.run import Run
+
+Takes = tuple[tuple[int, int], ...]
+"""What a member takes of a node: positions in the pool's amounts, and how much of each."""
+
+
+class SimulatedNode:
+    """One node. ``free`` follows the order of its pool's names."""
+
+    __slots__ = ("failed", "foreign", "free", "idle_token", "lot", "number", "ordered", "pool", "runs", "up")
+
+    def __init__(self, pool: "Pool", number: int, up: bool) -> None:
+        self.pool = pool
+        self.number = number
+        self.free = list(pool.amounts)
+        self.foreign: dict[int, tuple[int, ...]] | None = None
+        """What pods that are not ours use now, by position of their kind in the group."""
+        self.runs: dict[Run, None] | None = None
+        """Ours that have members here, in the order they came."""
+        self.up = up
+        self.ordered = False
+        self.failed = False
+        self.lot: Lot | None = None
+        """The lot that the node is reported in."""
+        self.idle_token = 0
+        """Rises each time that the node becomes idle."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.pool.name}-{self.number}"
+
+
+class Lot:
+    """Nodes of a pool with the same free amounts beside our members: a node group of the capacity report."""
+
+    __slots__ = ("count", "free", "name", "pool")
+
+    def __init__(self, pool: "Pool", name: str, free: Resources) -> None:
+        self.pool = pool
+        self.name = name
+        self.free = free
+        self.count = 0
+
+
+class Pool:
+    """Nodes alike: one group, one place in the topology."""
+
+    def __init__(
+        self, index: int, name: str, group: FleetGroup, path: tuple[str, ...], share: tuple[int, int], grid: Resources
+    ) -> None:
+        self.index = index
+        self.group = group
+        self.least, self.most = share
+        """How many nodes are always there, and how many there may be."""
+        self.name = name
+        self.topology = tuple(zip(group.topology, path, strict=True))
+        self.labels = {**dict(self.topology), **group.labels}
+        self.taints = tuple(Taint(key=taint.key, value=taint.value, effect=taint.effect) for taint in group.taints)
+        amounts = group.amounts
+        self.names = tuple(sorted(amounts, key=lambda name: ("/" not in name, name)))
+        """Devices first: the fewest free devices make the tightest fit."""
+        self.amounts = tuple(amounts[name] for name in self.names)
+        self._grid = grid
+        self.nodes: list[SimulatedNode] = []
+        self.lots: dict[tuple[int, ...], Lot] = {}
+        self.levels: dict[tuple[int, ...], set[int]] = {}
+        """Nodes that are up, by their free amounts."""
+        self.hint: SimulatedNode | None = None
+        """Where something was taken or given back last: most often the next member fits there too."""
+
+    def add(self, up: bool) -> SimulatedNode:
+        node = SimulatedNode(self, len(self.nodes), up)
+        self.nodes.append(node)
+        if up:
+            self._enter(node)
+        return node
+
+    def take(self, node: SimulatedNode, takes: Takes, count: int) -> None:
+        """Take ``count`` members from what is free on a node; a negative count gives back."""
+        if node.up:
+            self._leave(node)
+        free = node.free
+        for position, amount in takes:
+            free[position] -= amount * count
+        if node.up:
+            self._enter(node)
+            self.hint = node
+
+    def set_up(self, node: SimulatedNode, up: bool) -> None:
+        """Let a node take members, or not."""
+        if node.up != up:
+            node.up = up
+            if up:
+                self._enter(node)
+            else:
+                self._leave(node)
+                if self.hint is node:
+                    self.hint = None
+
+    def _enter(self, node: SimulatedNode) -> None:
+        key = tuple(node.free)
+        level = self.levels.get(key)
+        if level is None:
+            self.levels[key] = {node.number}
+        else:
+            level.add(node.number)
+
+    def _leave(self, node: SimulatedNode) -> None:
+        key = tuple(node.free)
+        level = self.levels[key]
+        level.discard(node.number)
+        if not level:
+            del self.levels[key]
+
+    def tightest(self, takes: Takes) -> SimulatedNode | None:
+        """The node that one more member would leave fullest; None if it fits on none."""
+        best: tuple[int, ...] | None = None
+        for key in self.levels:
+            for position, amount in takes:
+                if key[position] < amount:
+                    break
+            else:
+                if best is None or key < best:
+                    best = key
+        return None if best is None else self.nodes[min(self.levels[best])]
+
+    # What is said of the pool
+
+    def lot_of(self, node: SimulatedNode) -> Lot:
+        """The lot that a node belongs to by what others use of it."""
+        free = list(self.amounts)
+        for used in (node.foreign or {}).values():
+            free = [amount - less for amount, less in zip(free, used, strict=True)]
+        key = tuple(
+            amount // (step := self._grid.get(name, 1)) * step for name, amount in zip(self.names, free, strict=True)
+        )
+        lot = self.lots.get(key)
+        if lot is None:
+            name = self.name if not node.foreign else f"{self.name}.{len(self.lots)}"
+            lot = self.lots[key] = Lot(
+                self, name, {name: amount for name, amount in zip(self.names, key, strict=True) if amount}
+            )
+        return lot
+
+    def report(self) -> Iterator[NodeGroup]:
+        for lot in self.lots.values():
+            if lot.count:
+                yield NodeGroup(
+                    name=lot.name,
+                    count=lot.count,
+                    free=lot.free,
+                    labels=self.labels,
+                    taints=self.taints,
+                    topology=self.topology,
+                )
+
+    def as_nodes(self) -> Iterator[tuple[SimulatedNode, Node]]:
+        """The nodes that are up, in the form that gang placement reads."""
+        for node in self.nodes:
+            if node.up:
+                yield node, self.as_node(node.name)
+
+    def as_node(self, name: str) -> Node:
+        return Node(name, dict(zip(self.names, self.amounts, strict=True)), self.labels, self.taints, self.topology)
+
+    def free_of(self, node: SimulatedNode) -> Resources:
+        return dict(zip(self.names, node.free, strict=True))
+
+    def takes_of(self, amounts: Mapping[str, int]) -> Takes | None:
+        """The positions of what a member needs; None if these nodes do not have it at all."""
+        positions = {name: position for position, name in enumerate(self.names)}
+        if any(name not in positions for name in amounts):
+            return None
+        return tuple((positions[name], amount) for name, amount in amounts.items())

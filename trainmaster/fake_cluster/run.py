@@ -1,0 +1,192 @@
+"""One simulated run, as small as it can be: there are tens of thousands."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from trainmaster.fake_cluster.plan import Plan
+from trainmaster.fake_cluster.pools import SimulatedNode
+from trainmaster.protocol.agent import StartRun, StopRun
+from trainmaster.protocol.states import FailureCategory, RunState
+
+Place = tuple[SimulatedNode, int, int]
+"""A node, the position of a role in the plan, and how many of its members are there."""
+
+MemberState = Literal["pending", "running", "succeeded", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a run ends, or will end once its members are gone."""
+
+    state: RunState
+    message: str = ""
+    category: FailureCategory | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    role: int | None = None
+    """The position of the role whose member decided it."""
+    index: int = 0
+    by_stop: bool = False
+    """Whether a stop asked for it; a later stop may then say otherwise."""
+
+
+SUCCEEDED = Verdict(RunState.SUCCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member as it is at the moment of asking."""
+
+    role: str
+    index: int
+    state: MemberState
+    node: str
+    exit_code: int | None = None
+    signal: int | None = None
+    restarts: int = 0
+
+
+class Run:
+    """A run that a simulated cluster holds. Changed by its cluster only."""
+
+    __slots__ = (
+        "accepted_at",
+        "attempt",
+        "disconnect",
+        "ended_at",
+        "generation",
+        "gone_at",
+        "id",
+        "leaving",
+        "message",
+        "outcome",
+        "pause",
+        "paused",
+        "pins",
+        "placed",
+        "places",
+        "plan",
+        "regroups",
+        "released",
+        "resized",
+        "restarts",
+        "resting",
+        "return_at",
+        "role_ends",
+        "role_gone",
+        "seq",
+        "started_at",
+        "state",
+        "stop",
+        "stopping_at",
+        "token",
+        "verdict",
+    )
+
+    def __init__(self, order: StartRun, plan: Plan | None, now: float) -> None:
+        self.id = order.run
+        self.plan = plan
+        self.generation = order.generation
+        self.attempt = order.attempt
+        self.disconnect = order.disconnect_seconds
+        self.pins = order.pins
+        self.accepted_at = now
+        self.return_at = now + order.placement_timeout_seconds
+        self.state = RunState.ACCEPTED
+        self.message = ""
+        self.seq = 1
+        self.stop: StopRun | None = None
+        self.verdict: Verdict | None = None
+        """What was decided; the run ends so once its members are gone."""
+        self.outcome: Verdict | None = None
+        """What will become of it if nothing comes between; None while it runs: its members start again."""
+        self.places: list[Place] | None = None
+        """What it has of the cluster now."""
+        self.placed: list[Place] | None = None
+        """What it had last."""
+        self.started_at = inf
+        self.ended_at = inf
+        self.stopping_at = inf
+        self.gone_at = inf
+        self.role_ends: tuple[float, ...] = ()
+        """When each role's members end by themselves; empty as long as they have not started."""
+        self.role_gone: tuple[float, ...] = ()
+        """The same once they were told to stop."""
+        self.restarts: dict[int, int] | None = None
+        """By role: how often one of its members started again."""
+        self.resting: set[int] = set()
+        """Roles whose first member has failed and waits to start again."""
+        self.regroups = 0
+        """How often all of its members started again together."""
+        self.pause = 0.0
+        """Seconds between the end of the last of them and the start of all, if they are to start again."""
+        self.paused = False
+        """Whether they are on their way to that: told to end, or waiting."""
+        self.token = 0
+        """Timers of an older token mean nothing any more."""
+        self.leaving: list[tuple[float, dict[int, int]]] | None = None
+        """Members that were told to leave: when they have ended, and how many of each role."""
+        self.resized = False
+        """Whether it was ever asked to have other sizes."""
+        self.released = False
+        """Whether its members succeed as soon as they run."""
+
+    @property
+    def sizes(self) -> dict[str, int] | None:
+        """Members by role that it is kept at, once it was asked to have other sizes."""
+        if not self.resized or self.plan is None:
+            return None
+        return {role.name: role.count for role in self.plan.roles}
+
+    @property
+    def placement(self) -> dict[str, dict[str, int]] | None:
+        """Members by node group of the capacity report, and by role."""
+        if self.placed is None or self.plan is None:
+            return None
+        groups: dict[str, dict[str, int]] = {}
+        for node, role, count in self.placed:
+            name = self.plan.roles[role].name
+            of_group = groups.setdefault(node.pool.name if node.lot is None else node.lot.name, {})
+            of_group[name] = of_group.get(name, 0) + count
+        return groups
+
+    def members(self) -> Iterator[Member]:
+        """The members that have or had a place. Those that ended by themselves show it once the run is over."""
+        if self.plan is None:
+            return
+        verdict = self.verdict if self.verdict is not None else SUCCEEDED
+        counts = [0] * len(self.plan.roles)
+        for node, position, count in self.placed or ():
+            role, name = self.plan.roles[position], node.name
+            state = self._state(position)
+            restarts = 0 if self.restarts is None else self.restarts.get(position, 0)
+            for index in range(counts[position], counts[position] + count):
+                again = self.regroups + (restarts if index == 0 else 0)
+                if self.state.is_terminal and verdict.role == position and verdict.index == index:
+                    yield Member(role.name, index, "failed", name, verdict.exit_code, verdict.signal, again)
+                else:
+                    own = state
+                    if index == 0 and position in self.resting:
+                        own = "stopped" if self.state.is_terminal else "pending"
+                    yield Member(role.name, index, own, name, 0 if own == "succeeded" else None, None, again)
+            counts[position] += count
+
+    def _state(self, position: int) -> MemberState:
+        if self.paused or not self.role_ends:
+            return "stopped" if self.state.is_terminal else "pending"
+        if self.state.is_terminal:
+            return "succeeded" if self.role_ends[position] <= min(self.stopping_at, self.ended_at) else "stopped"
+        return "running"
+
+    def living(self, now: float) -> int:
+        """How many members live at ``now``."""
+        if self.plan is None or self.places is None or now < self.started_at:
+            return 0
+        ends = self.role_gone or self.role_ends
+        told = sum(sum(counts.values()) for at, counts in self.leaving or () if at > now)
+        alive = [
+            (place, role) for place, (role, end) in enumerate(zip(self.plan.roles, ends, strict=True)) if end > now
+        ]
+        return told + sum(role.count - (place in self.resting) for place, role in alive)
