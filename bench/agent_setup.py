@@ -23,9 +23,9 @@ from trainmaster_agent.placement.choose import PlacementConfig, choose, detect
 from trainmaster_agent.placement.native import pod_groups
 from trainmaster_agent.placement.port import Placement
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.facts import facts_of
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, Record
+from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 NAMESPACE = "jobs"
 HOME = "agent"

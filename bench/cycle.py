@@ -46,14 +46,14 @@ from trainmaster.protocol.reasons import Tier
 from trainmaster_dispatcher.cli.embedded import free_port
 from trainmaster_dispatcher.cli.up import Child
 from trainmaster_dispatcher.domain.shapes import shape_bytes
-from trainmaster_dispatcher.scheduler.memory import Memory
-from trainmaster_dispatcher.scheduling.decide import MOST_STARTS, decide
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.view import ClassKey
-from trainmaster_dispatcher.services.following import Applied, Follower
+from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import ClassKey
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 
 GIGABYTE = 1e9
 

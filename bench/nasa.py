@@ -24,12 +24,12 @@ from tests.textbook_easy import Job, Policy, Result, Starts, simulate
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.state import (
     Cluster,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
 )
 
@@ -48,7 +48,7 @@ class Engine:
     def __init__(self, processors: int, order: Order) -> None:
         nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
         report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
-        self.view = View()
+        self.view = SchedulerState()
         self.view.put_queue(Queue(_ONE, "main", None, order=order))
         self.view.put_class(PriorityClass(_ONE, "normal", 0))
         self.view.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))

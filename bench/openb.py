@@ -33,10 +33,10 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.declared import class_of, cluster_of, queue_of
-from trainmaster_dispatcher.scheduling.plan import runs_of
-from trainmaster_dispatcher.scheduling.view import View, WaitingJob
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, queue_of
+from trainmaster_dispatcher.scheduling.state.plan import runs_of
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation
 from trainmaster_dispatcher.whatif.figures import figures_of
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -156,7 +156,7 @@ class Filling:
 
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
         """Tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
-        view = View()
+        view = SchedulerState()
         view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
         view.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
         for key, (one, report) in enumerate(zip(self._fleet.clusters, self._reports, strict=True), start=1):

@@ -18,8 +18,8 @@ from typing import Any
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster_dispatcher.scheduling.fit import Fitted, fit, size_choices
-from trainmaster_dispatcher.scheduling.room import Room
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, fit, size_choices
 
 CORE, GPU = 1000, "nvidia.com/gpu"
 MOST_ROLES = 4
@@ -85,7 +85,7 @@ def drawn(chance: random.Random, roles: int) -> tuple[Shape, list[Resources]]:
 def found(shape: Shape, free: list[Resources]) -> bool:
     """Whether the fit finds place for all members."""
     groups = tuple(NodeGroup(name=f"n{number}", count=1, free=node) for number, node in enumerate(free))
-    room = Room.empty(CapacityReport(groups=groups, runtime="simulated", scheduler="simulated"))
+    room = FreeCapacity.empty(CapacityReport(groups=groups, runtime="simulated", scheduler="simulated"))
     return isinstance(fit(shape, size_choices(shape)[0].members, room), Fitted)
 
 

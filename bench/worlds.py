@@ -16,13 +16,13 @@ from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster_dispatcher.scheduling.lines import Line, Quota
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.state import (
     Cluster,
     LiveRun,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
     freeze_placement,
 )
@@ -137,7 +137,7 @@ class Changes:
     ended: list[int] = field(default_factory=list)
     submitted: list[WaitingJob] = field(default_factory=list)
 
-    def put(self, view: View) -> None:
+    def put(self, view: SchedulerState) -> None:
         for cluster in self.clusters:
             view.put_cluster(cluster)
         for job_id in self.ended:
@@ -150,7 +150,7 @@ class World:
     """A view, and what is needed to let more happen in it."""
 
     def __init__(self, kinds: Sequence[Kind], weights: Sequence[float], chance: random.Random) -> None:
-        self.view = View()
+        self.view = SchedulerState()
         self.kinds = kinds
         self.chance = chance
         self.leaves: list[int] = []
@@ -166,7 +166,7 @@ class World:
         for number, kind in enumerate(kinds, start=1):
             self.view.put_shape(number, kind.shape())
 
-    def add_queues(self, many: int, name: str = "org", quotas: dict[Line, Quota] | None = None) -> list[int]:
+    def add_queues(self, many: int, name: str = "org", quotas: dict[Flavor, Quota] | None = None) -> list[int]:
         """So many leaves, 25 of them below one queue, each with these quotas; their keys."""
         made = []
         for number in range(many):
@@ -177,7 +177,7 @@ class World:
         self.leaves += made
         return made
 
-    def _add_queue(self, path: str, parent_id: int | None, quotas: dict[Line, Quota]) -> int:
+    def _add_queue(self, path: str, parent_id: int | None, quotas: dict[Flavor, Quota]) -> int:
         key = len(self.view.queues) + 1
         self.view.put_queue(Queue(key, path, parent_id, quotas=quotas))
         return key
@@ -257,7 +257,7 @@ def make(size: Size, *, own_kinds: bool = False, all_distinct: bool = False, ful
     world = World(kinds, weights, chance)
     world.own_kinds = own_kinds
     whole = _needed(kinds, weights, size.starts)
-    owed = {Line(name): Quota(guaranteed=amount // 2 // size.queues) for name, amount in whole.items()}
+    owed = {Flavor(name): Quota(guaranteed=amount // 2 // size.queues) for name, amount in whole.items()}
     world.add_queues(size.queues, quotas=owed)
     for groups in _fleet(size, kinds, weights):
         world.add_cluster(groups)
@@ -303,7 +303,7 @@ def reclaim_storm(size: Size) -> World:
     kinds = [small, *(Kind(1, 8, {"cpu": 8000, "memory": (8 + number) * GIB}) for number in range(size.kinds))]
     world = World(kinds, [0.0, *popularity(size.kinds)], chance)
     half = size.queues // 2
-    owed = world.add_queues(half, "owed", {Line("cpu"): Quota(guaranteed=size.starts * 1000 // half)})
+    owed = world.add_queues(half, "owed", {Flavor("cpu"): Quota(guaranteed=size.starts * 1000 // half)})
     world.leaves = []
     borrowers = world.add_queues(size.queues - half, "borrowing")
     many = size.clusters * size.groups

@@ -30,8 +30,8 @@ from trainmaster_dispatcher.cli.embedded import EmbeddedPostgres, free_port, red
 from trainmaster_dispatcher.http_connections import server_config
 from trainmaster_dispatcher.scheduler.loop import Scheduler
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store.database import driver_url
 from trainmaster_dispatcher.store.migrate import migrate
 

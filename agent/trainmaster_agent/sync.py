@@ -35,9 +35,9 @@ from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.absences import Absences
 from trainmaster_agent.containment import contain
+from trainmaster_agent.log_tails import Tails
 from trainmaster_agent.runtime.port import RunStatus, Runtime, RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
-from trainmaster_agent.tails import Tails
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from trainmaster.protocol.admission import AdmissionPolicy, check_pod_template
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.pod_types import POD_TYPES
 from trainmaster_agent.placement.gates import Gates
-from trainmaster_agent.runtime.kubernetes.facts import facts_of
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 __all__ = ["plane"]
 

@@ -6,7 +6,7 @@ from sqlalchemy import Row
 
 from tests.conftest import Service
 from trainmaster_dispatcher.services import agents
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store.tables import metadata
 
 _ALWAYS_MOVING = {"installation", "leadership", "cluster_contacts", "class_reasons"}

@@ -23,12 +23,12 @@ from trainmaster.protocol.states import ClusterKind, Exit, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, KeySpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
 from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
+from trainmaster_dispatcher.scheduler.leader_api import CannotListenError
 from trainmaster_dispatcher.scheduler.loop import Scheduler
-from trainmaster_dispatcher.scheduler.reads import CannotListenError
-from trainmaster_dispatcher.services.asking import NoAnswerError, Question, Questions
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.leader_queries import NoAnswerError, Question, Questions
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.scheduling import Reads
 

@@ -13,7 +13,7 @@ from tests.conftest import ADMIN_KEY, Service, job
 from tests.integration.rows import picture
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.services.reading import make_cursor
+from trainmaster_dispatcher.services.job_queries import make_cursor
 
 HUGE = 10**30
 DEEP = 300

@@ -12,8 +12,8 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Pool
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.services.accounting import Accounting
-from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.feed_follower import Follower
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 
 POLICY: dict[str, Any] = {
     "name": "overflow",

@@ -18,12 +18,12 @@ from trainmaster_dispatcher import containment
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.domain import job_machine
 from trainmaster_dispatcher.scheduler.loop import Scheduler
-from trainmaster_dispatcher.scheduling import view as views
-from trainmaster_dispatcher.services import following, planning, pricing, view_objects
+from trainmaster_dispatcher.scheduling.state import state as views
+from trainmaster_dispatcher.services import apply_plan, feed_follower, pricing, view_objects
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import submit_one
 from trainmaster_dispatcher.store import agents, runs, scheduling
 from trainmaster_dispatcher.store.keys import Caller
@@ -288,14 +288,18 @@ def fails_for(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callab
 
 PUTS: dict[str, tuple[Any, str, Callable[..., Any] | None]] = {
     "reading a waiting job": (view_objects, "waiting_from", lambda row: row.name == "a"),
-    "putting a waiting job": (views.View, "put_waiting", lambda _view, job: job.name == "a"),
+    "putting a waiting job": (views.SchedulerState, "put_waiting", lambda _view, job: job.name == "a"),
     "half of putting a waiting job": (
-        views.View,
+        views.SchedulerState,
         "_set_head",
         lambda view, key: view.queues[key.queue_id].path == "org/a",
     ),
-    "putting a queue": (views.View, "put_queue", lambda _view, queue: queue.path == "org/a" and not queue.fault),
-    "writing the start": (planning, "run_digest", None),
+    "putting a queue": (
+        views.SchedulerState,
+        "put_queue",
+        lambda _view, queue: queue.path == "org/a" and not queue.fault,
+    ),
+    "writing the start": (apply_plan, "run_digest", None),
 }
 
 
@@ -319,7 +323,7 @@ async def test_an_error_while_one_job_or_queue_is_taken_in_or_written_hurts_no_o
     await world.steps()
     assert await world.started() == {"a", "b"}
     assert not world.scheduler._follower.quarantine.entries
-    rebuilt = following.Follower()
+    rebuilt = feed_follower.Follower()
     await rebuilt.absorb(world.stores, world.clock[0])
     kept = world.scheduler._follower.view
     assert (rebuilt.view.runs, rebuilt.view.jobs, rebuilt.view.used) == (kept.runs, kept.jobs, kept.used)
@@ -333,13 +337,13 @@ async def test_a_start_that_cannot_be_written_is_found_among_many_and_left_out(
         world.jobs[f"b{number}"] = world.jobs.pop("b")
     await world.submit("a")
     key = world.jobs["a"]
-    monkeypatch.setattr(planning, "run_digest", fails_for(run_digest, lambda ref: ref.job_key == key))
+    monkeypatch.setattr(apply_plan, "run_digest", fails_for(run_digest, lambda ref: ref.job_key == key))
     await world.steps(2)
     assert await world.started() == {"b0", "b1", "b2"}
     (entry,) = world.scheduler._follower.quarantine.entries.values()
     assert (entry.part, entry.key) == (Part.JOB, key)
-    tried = AsyncMock(wraps=planning._apply)
-    monkeypatch.setattr(planning, "_apply", tried)
+    tried = AsyncMock(wraps=apply_plan._apply)
+    monkeypatch.setattr(apply_plan, "_apply", tried)
     await world.steps(3)
     assert tried.call_count == 0, "it is not tried again all the time"
 
@@ -406,7 +410,7 @@ async def test_a_chore_that_fails_keeps_neither_the_cycle_nor_other_chores_from_
     async def fails(*_: Any) -> None:
         raise InjectedError
 
-    monkeypatch.setattr(planning, chore, fails)
+    monkeypatch.setattr(apply_plan, chore, fails)
     before, view = counted(Part.CHORE), world.scheduler._follower.view
     await world.submit("b")
     await world.steps(2)
@@ -428,11 +432,11 @@ async def test_a_hold_that_cannot_be_released_keeps_no_other_job_held(
     monkeypatch.setattr(job_machine, "release", fails_for(real, lambda job: job.attempt == 7))
     token = world.scheduler.token
     assert token is not None
-    assert await planning.release_holds(world.stores, token) == 1
+    assert await apply_plan.release_holds(world.stores, token) == 1
     states = {row.id: row.state for row in await rows(world.stores, "SELECT id, state::text AS state FROM jobs")}
     assert states == {world.jobs["a"]: "held", world.jobs["b"]: "queued"}
     monkeypatch.undo()
-    assert await planning.release_holds(world.stores, token) == 1
+    assert await apply_plan.release_holds(world.stores, token) == 1
 
 
 async def test_an_error_outside_of_any_object_ends_neither_the_process_nor_what_is_quarantined(
@@ -443,7 +447,7 @@ async def test_an_error_outside_of_any_object_ends_neither_the_process_nor_what_
     monkeypatch.setattr(view_objects, "waiting_from", fails_for(view_objects.waiting_from, lambda row: row.name == "a"))
     before = counted(Part.CYCLE)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planning, "apply_plan", None)
+        patched.setattr(apply_plan, "apply_plan", None)
         assert await world.scheduler._guarded_step() > 0
     assert counted(Part.CYCLE) == before + 1
     assert world.scheduler._follower.quarantine.entries

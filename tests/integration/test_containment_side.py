@@ -18,19 +18,19 @@ from trainmaster.protocol.simulations import SimulationState
 from trainmaster_dispatcher import containment
 from trainmaster_dispatcher.containment import Part, isolate, run_for_ever
 from trainmaster_dispatcher.domain import webhooks as rules
-from trainmaster_dispatcher.scheduler import reads
-from trainmaster_dispatcher.scheduling.view import View
-from trainmaster_dispatcher.services import accounting, logs
-from trainmaster_dispatcher.services.accounting import Accounting
+from trainmaster_dispatcher.scheduler import leader_api
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.services import logs, usage_ledger
 from trainmaster_dispatcher.services.retention import Retention
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.services.webhooks import Relay, Terms
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import retention as removing
 from trainmaster_dispatcher.store import usage
 from trainmaster_dispatcher.store.database import StoreAwayError
 from trainmaster_dispatcher.worker import tasks
+from trainmaster_dispatcher.worker.async_bridge import Side
 from trainmaster_dispatcher.worker.carrier import Carrier
-from trainmaster_dispatcher.worker.side import Side
 
 FLEET = {
     "seed": 1,
@@ -115,14 +115,14 @@ async def test_a_run_that_cannot_be_counted_keeps_no_other_from_being_counted(
     await ended_runs(service, 3)
     bad = await value(service.stores, "SELECT min(job_id) FROM runs")
     if where == "working it out":
-        real = accounting.parts_of
+        real = usage_ledger.parts_of
 
         def fails(row: Any, of: Any) -> Any:
             if row.job_id == bad:
                 raise InjectedError
             return real(row, of)
 
-        monkeypatch.setattr(accounting, "parts_of", fails)
+        monkeypatch.setattr(usage_ledger, "parts_of", fails)
     else:
         written = usage.mark_counted
 
@@ -164,12 +164,12 @@ async def test_a_step_of_retention_that_fails_keeps_no_other_from_being_done(
 
 
 async def test_a_question_that_fails_is_answered_as_an_error_and_the_next_one_is_answered() -> None:
-    view = View()
-    app = reads.make_reads(lambda: reads.Sight(view, 1000.0), "secret")
+    view = SchedulerState()
+    app = leader_api.make_reads(lambda: leader_api.Sight(view, 1000.0), "secret")
     headers, before = {"Authorization": "Bearer secret"}, counted(Part.QUESTION)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://leader", headers=headers) as http:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(reads, "usage_of", None)
+            patched.setattr(leader_api, "usage_of", None)
             answer = await http.get("/usage")
             assert (answer.status_code, answer.text) == (500, "an error inside Trainmaster; its log has it")
         assert (await http.get("/usage")).status_code == 200
@@ -181,8 +181,11 @@ async def test_a_job_of_a_dry_run_that_fails_has_no_answer_and_the_others_have(m
         if question.name == "bad":
             raise InjectedError
 
-    monkeypatch.setattr(reads, "answer_trial", trial)
-    app, before = reads.make_reads(lambda: reads.Sight(View(), 1000.0), "secret"), counted(Part.QUESTION)
+    monkeypatch.setattr(leader_api, "answer_trial", trial)
+    app, before = (
+        leader_api.make_reads(lambda: leader_api.Sight(SchedulerState(), 1000.0), "secret"),
+        counted(Part.QUESTION),
+    )
     one = {"queueId": 1, "classId": 1, "priority": 0, "shape": {}}
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://leader", headers={"Authorization": "Bearer secret"}

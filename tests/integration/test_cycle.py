@@ -11,12 +11,12 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup, SyncRequest
 from trainmaster.protocol.states import ClusterKind, KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 from trainmaster_dispatcher.scheduler.loop import Scheduler
-from trainmaster_dispatcher.services import planning
+from trainmaster_dispatcher.services import apply_plan
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.following import Applied, Follower
-from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import submit_one
 from trainmaster_dispatcher.store import agents, scheduling, tenants
 from trainmaster_dispatcher.store.keys import Caller
@@ -87,9 +87,9 @@ async def test_nothing_starts_on_a_cluster_that_was_cordoned_or_removed_since(sc
             await tenants.cordon(tx, "private", True)
         return await apply(*given)
 
-    apply = planning.apply_plan
+    apply = apply_plan.apply_plan
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planning, "apply_plan", meanwhile)
+        patched.setattr(apply_plan, "apply_plan", meanwhile)
         assert 0 < await scheduler.step() < 1
     assert await run_count(scheduler) == 0
     await scheduler.step()
@@ -104,9 +104,9 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
         scheduler._resign()  # as the task does that renews the lead
         return applied
 
-    apply = planning.apply_plan
+    apply = apply_plan.apply_plan
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planning, "apply_plan", meanwhile)
+        patched.setattr(apply_plan, "apply_plan", meanwhile)
         await scheduler.step()
     assert await run_count(scheduler) == 1
     await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded', ended_at = now()")
@@ -151,7 +151,7 @@ async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(schedule
     assert past.half_life == 3600
     scheduler.token = -1
     scheduler._next_usage = 0.0
-    await planning.count_usage(scheduler.stores, -1, scheduler._follower)
+    await apply_plan.count_usage(scheduler.stores, -1, scheduler._follower)
     levels = await rows(scheduler.stores, "SELECT level FROM queue_usage")
     assert [row.level for row in levels] == list(past.levels.values()), "who does not lead counts nothing"
 

@@ -6,7 +6,7 @@ from tests.conftest import Service
 from tests.integration.rows import rows
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.feed_follower import Follower
 
 
 async def put(service: Service, kind: str, name: str, body: dict[str, Any]) -> None:

@@ -13,12 +13,12 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import ClusterKind, FailureCategory, RunState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.scheduling import Cursor, Feed
@@ -158,7 +158,7 @@ async def test_no_interleaving_loses_a_change_or_tells_it_unsettled(stores: Stor
     assert len(committed) > 150
 
 
-def indexes(view: View) -> dict[str, Any]:
+def indexes(view: SchedulerState) -> dict[str, Any]:
     """All that a view holds, in a form that compares."""
     waiting = {
         queue: {key: list(jobs) for key, jobs in classes.items() if jobs}

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conftest import FakeAgent, Service
-from trainmaster.protocol.declared import Document
+from trainmaster.protocol.resource_kinds import Document
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.workload import Workload
-from trainmaster_dispatcher.services import history
+from trainmaster_dispatcher.services import workload_export
 from trainmaster_dispatcher.whatif.installation import documents_of, fleet_of
 from trainmaster_dispatcher.whatif.trace import read_history
 
@@ -56,7 +56,7 @@ async def test_it_comes_page_by_page_and_ends_where_it_was_asked_to(service: Ser
     await agent.connect(cpu=8)
     for number in range(5):
         await ran(service, agent, name=f"j{number}")
-    monkeypatch.setattr(history, "PAGE", 2)
+    monkeypatch.setattr(workload_export, "PAGE", 2)
     found = await pages(service)
     assert [len(page.jobs) for page in found if page.jobs] == [2, 2, 1]
     assert len({job.job for page in found for job in page.jobs}) == 5

@@ -14,10 +14,10 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import KeySpec, QueueSpec
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.intake import Asked, ByItselfError, Intake
-from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.group_commit import Asked, ByItselfError, Intake
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import Submission
 from trainmaster_dispatcher.services.tenants import make_key
 from trainmaster_dispatcher.store import jobs as job_store
@@ -161,7 +161,7 @@ async def test_a_queue_that_is_held_up_holds_up_no_other(intake: Intake, stores:
 
 
 async def test_too_many_that_wait_are_turned_away(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainmaster_dispatcher.services.intake._MOST_WAITING", 3)
+    monkeypatch.setattr("trainmaster_dispatcher.services.group_commit._MOST_WAITING", 3)
     done = await outcomes(intake, [asked() for _ in range(6)])
     assert [getattr(one, "code", None) for one in done] == [None] * 4 + [Code.TOO_BUSY] * 2
 

@@ -33,17 +33,17 @@ from trainmaster_agent.capacity.inventory import Inventory
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import NODES, PODS
 from trainmaster_agent.placement.gates import Gates
-from trainmaster_agent.runtime.kubernetes import crew, observer, runtime
-from trainmaster_agent.runtime.kubernetes.anchors import Anchors
-from trainmaster_agent.runtime.kubernetes.book import Book
-from trainmaster_agent.runtime.kubernetes.burial import Burial
-from trainmaster_agent.runtime.kubernetes.intake import Intake
+from trainmaster_agent.runtime.kubernetes import observer, run_reconciler, runtime
+from trainmaster_agent.runtime.kubernetes.accept import Intake
+from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
+from trainmaster_agent.runtime.kubernetes.gate_opener import Opening
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster_agent.runtime.kubernetes.opening import Opening
+from trainmaster_agent.runtime.kubernetes.node_capacity import Room
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans
-from trainmaster_agent.runtime.kubernetes.room import Room
+from trainmaster_agent.runtime.kubernetes.record_store import Anchors
+from trainmaster_agent.runtime.kubernetes.run_state import Book
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
 
@@ -137,7 +137,7 @@ ONCE_PER_RUN: dict[str, tuple[object, str, float]] = {
     "its gates are opened": (Opening, "open", FOR_EVER),
     "its scheduler's objects are read": (Gates, "read", FOR_EVER),
     # Without these no run can end, so that they recover after some errors.
-    "its state is worked out": (crew, "assess", 6),
+    "its state is worked out": (run_reconciler, "assess", 6),
     "its state is reported": (Book, "tell", 6),
 }
 NOT_TOLD_THE_RUN = ("assess", "never")
@@ -206,7 +206,7 @@ async def test_a_run_that_cannot_be_stopped_is_tried_again_says_so_and_blocks_no
 ) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until_state(lab, A, RunState.RUNNING)
-    fault = Fault(monkeypatch, crew.Crew, "_remove", A)
+    fault = Fault(monkeypatch, run_reconciler.Crew, "_remove", A)
     await lab.runtime.stop(stop_run(A))
     status = await until(lab, A, lambda one: "tries again" in one.message)
     assert not status.state.is_terminal
@@ -233,7 +233,7 @@ async def test_other_sizes_that_cannot_be_worked_out_leave_the_run_at_its_own(
 ) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until_state(lab, A, RunState.RUNNING)
-    fault = Fault(monkeypatch, crew, "take_resize", A)
+    fault = Fault(monkeypatch, run_reconciler, "take_resize", A)
     await lab.runtime.resize(resize_run(A, 3))
     status = await until(lab, A, lambda one: one.generation == 2)
     assert fault.count == 1
@@ -285,7 +285,7 @@ async def test_errors_in_what_is_done_beside_runs_end_nothing(
     before = contained(place)
     monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.namespaces._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.orphans._LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.burial._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.garbage_collector._RETRY_SECONDS", 0.05)
     fault = Fault(monkeypatch, owner, name, None, most=2)
     monkeypatch.setattr("trainmaster_agent.runtime.kubernetes.leftovers._FIRST_LOOK_SECONDS", 0.05)
     lab = lab_on(kube, nodes, lease={"duration": "2s"})

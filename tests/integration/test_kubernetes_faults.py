@@ -30,12 +30,12 @@ from trainmaster.protocol.agent import OpenStream, StreamPush
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube import watch
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES
-from trainmaster_agent.runtime.kubernetes import crew, intake, orphans, runtime
+from trainmaster_agent.log_tails import Tails
+from trainmaster_agent.runtime.kubernetes import accept, orphans, run_reconciler, runtime
 from trainmaster_agent.runtime.kubernetes.checkpoint import NO_PROGRAM
 from trainmaster_agent.runtime.kubernetes.record import Record
 from trainmaster_agent.runtime.port import RuntimeAwayError
 from trainmaster_agent.streams import LogStreams
-from trainmaster_agent.tails import Tails
 
 RACK = "topology.example.com/rack"
 RESTART_MEMBER = {"action": "restartMember", "limit": 3}
@@ -393,8 +393,8 @@ async def test_a_server_that_has_not_read_its_roles_yet_returns_nothing(lab: Kub
 async def test_without_a_permission_runs_are_returned_with_the_servers_words(
     lab: KubeLab, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "PERMISSION_PATIENCE", 0.0)
-    monkeypatch.setattr(crew, "PERMISSION_PATIENCE", 0.0)
+    monkeypatch.setattr(accept, "PERMISSION_PATIENCE", 0.0)
+    monkeypatch.setattr(run_reconciler, "PERMISSION_PATIENCE", 0.0)
     kube.deny("create", "pods")
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     over = await until_over(lab, A)

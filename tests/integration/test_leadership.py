@@ -25,12 +25,12 @@ from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 from trainmaster_dispatcher.cli.embedded import free_port, wait_for_port
 from trainmaster_dispatcher.scheduler import loop
 from trainmaster_dispatcher.scheduler.loop import Scheduler
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.services import agents, planning
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.services import agents
+from trainmaster_dispatcher.services.apply_plan import NotLeaderError, apply_plan, release_holds
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
-from trainmaster_dispatcher.services.planning import NotLeaderError, apply_plan
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store import scheduling
 
 TAKE_OVER_SECONDS = 5.0 if os.environ.get("TRAINMASTER_DEEP") else 60.0
@@ -148,7 +148,7 @@ async def test_an_old_token_applies_nothing(service: Service) -> None:
     old = await value(stores, "SELECT token - 1 FROM leadership")
     with pytest.raises(NotLeaderError):
         await apply_plan(stores, old, Plan(), {}, 1)
-    assert await planning.release_holds(stores, old) == 0
+    assert await release_holds(stores, old) == 0
     assert await agents.give_up_overdue(stores, old) == 0
 
 

@@ -24,7 +24,7 @@ from tests.conformance.runtime_suite import (
 )
 from tests.integration.test_local_runtime import LocalLab
 from trainmaster.protocol.states import FailureCategory, RunState
-from trainmaster_agent.runtime.local import keeper, layout, processes
+from trainmaster_agent.runtime.local import layout, process_table, supervisor
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
 C = "other-2222222-r1"
@@ -70,7 +70,7 @@ async def test_a_run_whose_file_cannot_be_read_is_held_and_attended_and_so_are_a
     await until_state(lab, A, RunState.RUNNING)
     await until_state(lab, B, RunState.RUNNING)
     await eventually(lambda: lab.ready(A) == 1, "its member runs")
-    member = processes.of_run(A, lab.run_dir(A))
+    member = process_table.of_run(A, lab.run_dir(A))
     await lab.local.close()
     path = lab.run_dir(A) / name
     if not path.exists():
@@ -78,14 +78,14 @@ async def test_a_run_whose_file_cannot_be_read_is_held_and_attended_and_so_are_a
     DAMAGES[damage](path)
     await lab.reopen()
     assert set(lab.local.held()) == {A, B}
-    assert processes.of_run(A, lab.run_dir(A)) == member, "it goes on, and is not started again"
+    assert process_table.of_run(A, lab.run_dir(A)) == member, "it goes on, and is not started again"
     lab.open_gate(B)
     assert (await until_over(lab, B)).state is RunState.SUCCEEDED
     if damage == "a folder in its place" and name in (layout.STATUS, layout.STOP, layout.PROCESSES):
         path.rmdir()  # nothing can be written there
     await lab.local.stop(stop_run(A, grace=0, generation=50))
     assert (await until_over(lab, A)).state is RunState.CANCELLED
-    assert processes.of_run(A, lab.run_dir(A)) == []
+    assert process_table.of_run(A, lab.run_dir(A)) == []
 
 
 @pytest.mark.parametrize("name", [layout.RECORD, layout.PLAN, layout.STATUS])
@@ -101,7 +101,7 @@ async def test_a_run_whose_keeper_died_is_ended_once_nothing_of_it_lives_though_
     status = await until_over(lab, A)
     assert (status.state, status.end.category if status.end else None) == (RunState.FAILED, FailureCategory.NODE_LOST)
     assert status.seq > seq or name == layout.PLAN, "what was reported before may be more than what can be read"
-    assert processes.of_run(A, lab.run_dir(A)) == []
+    assert process_table.of_run(A, lab.run_dir(A)) == []
     await lab.local.forget(A)
     assert not lab.run_dir(A).exists()
 
@@ -289,8 +289,8 @@ def test_a_keeper_without_room_on_the_disk_claims_nothing_so_that_another_one_ma
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "mkfifo", full)
-        assert not keeper.claim(tmp_path)
+        assert not supervisor.claim(tmp_path)
     assert not (tmp_path / layout.STARTED).exists()
-    assert keeper.claim(tmp_path)
+    assert supervisor.claim(tmp_path)
     assert (tmp_path / layout.CONTROL).is_fifo()
-    assert not keeper.claim(tmp_path), "one only"
+    assert not supervisor.claim(tmp_path), "one only"

@@ -37,7 +37,7 @@ from tests.conformance.runtime_suite import (
 )
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
-from trainmaster_agent.runtime.local import layout, processes, zygote
+from trainmaster_agent.runtime.local import fork_server, layout, process_table
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
 from trainmaster_agent.runtime.port import Runtime, RuntimeAwayError, RuntimeRefusedError
@@ -103,7 +103,7 @@ class LocalLab:
         return self.state_dir / layout.RUNS / run
 
     def living(self, run: str) -> int:
-        return len({self.member_of(pid) for pid in processes.of_run(run, self.run_dir(run))} - {None})
+        return len({self.member_of(pid) for pid in process_table.of_run(run, self.run_dir(run))} - {None})
 
     def member_of(self, pid: int) -> str | None:
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class LocalLab:
     def keeper(self, run: str) -> int:
         """The process that keeps a run: its members' parent."""
         pid, _ = (self.run_dir(run) / layout.PROCESSES).read_text().split()[:2]
-        member = processes.look(int(pid))
+        member = process_table.look(int(pid))
         assert member is not None
         return member.parent
 
@@ -334,7 +334,7 @@ NAMELESS = (
 async def test_what_members_left_running_is_gone_when_the_run_has_succeeded(lab: LocalLab) -> None:
     await lab.runtime.start(start_run(lab, A, Part(SUCCEEDS, extra=script(DAEMON + NAMELESS + "exit 0"))))
     assert (await until_over(lab, A)).state is RunState.SUCCEEDED
-    assert processes.of_run(A, lab.run_dir(A)) == []
+    assert process_table.of_run(A, lab.run_dir(A)) == []
 
 
 async def test_children_get_the_grace_though_the_member_itself_has_ended(lab: LocalLab) -> None:
@@ -407,10 +407,10 @@ async def test_stopped_members_are_killed_too(lab: LocalLab) -> None:
     await lab.runtime.renew(lab.now())
     await lab.runtime.start(start_run(lab, A, Part(RUNS), disconnect=1.5))
     await eventually(lambda: lab.ready(A) == 1, "the member is at work")
-    for pid in processes.of_run(A, lab.run_dir(A)):
+    for pid in process_table.of_run(A, lab.run_dir(A)):
         os.kill(pid, signal.SIGSTOP)
     await until_state(lab, A, RunState.LOST)
-    assert processes.of_run(A, lab.run_dir(A)) == []
+    assert process_table.of_run(A, lab.run_dir(A)) == []
 
 
 @pytest.mark.parametrize("agent", ["present", "absent"])
@@ -431,7 +431,7 @@ async def test_a_killed_keeper_leaves_nothing_and_the_run_has_failed(lab: LocalL
     assert status.end is not None
     assert status.end.category is FailureCategory.NODE_LOST
     assert lab.now() - killed_at < 3
-    assert processes.of_run(A, lab.run_dir(A)) == []
+    assert process_table.of_run(A, lab.run_dir(A)) == []
     assert {one.state for one in status.members} == {"stopped"}
 
 
@@ -578,7 +578,7 @@ async def test_no_process_of_ours_outlives_the_agent_when_nothing_runs(
     await until_over(lab, A)
     zygote_pid = int((lab.state_dir / layout.ZYGOTE_LOCK).read_text())
     await lab.local.close()
-    assert processes.look(zygote_pid) is None
+    assert process_table.look(zygote_pid) is None
     await lab.reopen()
 
 
@@ -647,9 +647,9 @@ async def test_hundreds_of_runs_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_zygote_stays_light() -> None:
-    check = "import sys; sys.path += sys.argv[1].split(':'); import trainmaster_agent.runtime.local.zygote; print(*sys.modules)"
+    check = "import sys; sys.path += sys.argv[1].split(':'); import trainmaster_agent.runtime.local.fork_server; print(*sys.modules)"
     result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", check, zygote.COMMAND[-1]], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", check, fork_server.COMMAND[-1]], capture_output=True, text=True, check=True
     )
     loaded = set(result.stdout.split())
     assert not loaded & {"asyncio", "pydantic", "socket", "subprocess", "threading", "inspect", "logging"}

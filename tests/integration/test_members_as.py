@@ -12,7 +12,7 @@ from tests.conformance.runtime_suite import RUNS, SUCCEEDS, A, Part, start_run, 
 from tests.integration.test_local_runtime import CLUSTER, LocalLab, script
 from trainmaster.cli.process import user_ids
 from trainmaster.protocol.states import RunState
-from trainmaster_agent.runtime.local import processes
+from trainmaster_agent.runtime.local import process_table
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
 from trainmaster_dispatcher.cli import up
 from trainmaster_dispatcher.cli.embedded import private_file
@@ -63,7 +63,7 @@ async def test_members_die_with_their_keeper_all_the_same(lab: LocalLab) -> None
     await until(lab, A, lambda status: status.state is RunState.RUNNING)
     os.kill(lab.keeper(A), 9)
     await until_over(lab, A)
-    assert not processes.of_run(A, lab.run_dir(A))
+    assert not process_table.of_run(A, lab.run_dir(A))
 
 
 def test_members_of_roots_own_installation_run_as_nobody(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.agent import RunEnd
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_dispatcher.cli.embedded import free_port
-from trainmaster_dispatcher.services import measuring
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services import gauges
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import scheduling
 
 Page = dict[str, float]
@@ -133,7 +133,7 @@ async def test_the_leader_shows_what_the_store_holds_and_a_standby_does_not(serv
         )
     async with service.stores.database.transaction() as tx:
         cursor = await scheduling.start_cursor(tx)
-    await measuring.measure(service.stores, cursor, leads=True)
+    await gauges.measure(service.stores, cursor, leads=True)
     shown = page(Process.SCHEDULER)
     assert shown['trainmaster_jobs{queue="default",state="queued"}'] == 1
     assert shown['trainmaster_jobs{queue="default",state="running"}'] == 1
@@ -146,7 +146,7 @@ async def test_the_leader_shows_what_the_store_holds_and_a_standby_does_not(serv
     assert shown['trainmaster_outbox_rows{state="waiting"}'] == 2
     assert shown["trainmaster_outbox_oldest_seconds"] >= 100
     assert shown["trainmaster_log_streams"] == 0
-    await measuring.measure(service.stores, cursor, leads=False)
+    await gauges.measure(service.stores, cursor, leads=False)
     standby = page(Process.SCHEDULER)
     assert not any(name.startswith(("trainmaster_jobs", "trainmaster_outbox")) for name in standby)
     assert "trainmaster_feed_lag_seconds" in standby
@@ -157,7 +157,7 @@ async def test_feed_lag_is_the_age_of_what_a_cursor_has_not_passed(service: Serv
         before = await scheduling.start_cursor(tx)
     for name in ("a", "b", "c"):
         await service.submit(name)
-    await measuring.measure(service.stores, before, leads=False)
+    await gauges.measure(service.stores, before, leads=False)
     behind = page(Process.SCHEDULER)
     assert behind["trainmaster_feed_rows_unsettled"] >= 3
     assert behind["trainmaster_feed_lag_seconds"] > 0
@@ -165,14 +165,14 @@ async def test_feed_lag_is_the_age_of_what_a_cursor_has_not_passed(service: Serv
     async def caught_up() -> bool:
         async with service.stores.database.transaction() as tx:
             now = await scheduling.start_cursor(tx)
-        await measuring.measure(service.stores, now, leads=False)
+        await gauges.measure(service.stores, now, leads=False)
         return page(Process.SCHEDULER)["trainmaster_feed_rows_unsettled"] == 0
 
     await eventually(caught_up)
 
 
 async def test_connections_in_use_are_seen_as_the_page_is_asked_for(service: Service) -> None:
-    measuring.watch(service.stores)
+    gauges.watch(service.stores)
     async with service.stores.database.transaction():
         held = page(Process.SCHEDULER)
     assert held["trainmaster_store_connections_in_use"] >= 1
@@ -185,13 +185,13 @@ async def test_connections_in_use_are_seen_as_the_page_is_asked_for(service: Ser
 
 
 async def test_a_store_that_is_away_is_shown_and_old_counts_are_not(service: Service) -> None:
-    await measuring.measure(service.stores, None, leads=True)
+    await gauges.measure(service.stores, None, leads=True)
     assert "trainmaster_lease_seconds" in page(Process.SCHEDULER)
     nowhere = f"postgresql://user@127.0.0.1:{free_port()}/none"
     stores = Stores.open(service.settings.model_copy(update={"database_url": nowhere}))
     tasks = [
-        asyncio.create_task(measuring.measure_for_ever(stores, lambda: None, lambda: True)),
-        asyncio.create_task(measuring.ping_for_ever(stores)),
+        asyncio.create_task(gauges.measure_for_ever(stores, lambda: None, lambda: True)),
+        asyncio.create_task(gauges.ping_for_ever(stores)),
     ]
 
     async def away() -> bool:

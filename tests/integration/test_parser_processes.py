@@ -13,7 +13,7 @@ from tests.conftest import job
 from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.parsing import Parser
-from trainmaster_dispatcher.services.preparing import Most, Prepared, prepare
+from trainmaster_dispatcher.services.submission_parsing import Most, Prepared, prepare
 
 _FOR_EVER = b"for ever"
 _LARGE = orjson.dumps({"jobs": [job()] * 3})

@@ -8,8 +8,8 @@ from tests.conftest import FakeAgent, Service
 from tests.integration.rows import rows
 from tests.waiting import eventually
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.scheduling.plan import Eviction
-from trainmaster_dispatcher.services import planning
+from trainmaster_dispatcher.scheduling.state.plan import Eviction
+from trainmaster_dispatcher.services import apply_plan
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ async def test_a_start_whose_victim_has_ended_meanwhile_is_decided_anew(
 ) -> None:
     """The first look at the victims says that they cannot end; nothing of the exchange may be stored then."""
     looks: list[Eviction] = []
-    real = planning._may_end
+    real = apply_plan._may_end
 
     def look(one: Eviction, live: Any) -> bool:
         looks.append(one)
         return len(looks) > 1 and real(one, live)
 
-    monkeypatch.setattr(planning, "_may_end", look)
+    monkeypatch.setattr(apply_plan, "_may_end", look)
     low, _ = await running(service, agent, cpu="4", priorityClass="low")
     high = await service.submit(name="urgent", cpu="4", priorityClass="high")
     await next_stop(agent)

@@ -11,7 +11,7 @@ from trainmaster.protocol.agent import RunReport
 from trainmaster.protocol.ids import parse_run_id
 from trainmaster.protocol.states import RunState
 from trainmaster_dispatcher.services import recovery
-from trainmaster_dispatcher.services.following import Follower
+from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.store.scheduling import Cursor, StoreRestoredError, read_feed
 
 ON_PRIVATE: dict[str, Any] = {"placement": {"clusters": ["private"]}}

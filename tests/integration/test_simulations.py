@@ -128,7 +128,7 @@ def processes(of: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     found = []
     for child in psutil.Process(of.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # a zombie is none either
-            found += [child] if "trainmaster_dispatcher.worker.simulating" in child.cmdline() else []
+            found += [child] if "trainmaster_dispatcher.worker.simulation_process" in child.cmdline() else []
     return found
 
 
@@ -297,7 +297,7 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(
 
 
 def test_its_process_ends_as_it_should_and_tells_nothing_else() -> None:
-    command = [sys.executable, "-m", "trainmaster_dispatcher.worker.simulating"]
+    command = [sys.executable, "-m", "trainmaster_dispatcher.worker.simulation_process"]
     spec = SimulationSpec.model_validate({**SPEC, "sweep": None})
     order = SimulationOrder(spec=spec, installation=Installation()).model_dump_json(by_alias=True)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from trainmaster_dispatcher.store.soft import JOBS, SoftState, wait_set
+from trainmaster_dispatcher.store.redis_channels import JOBS, SoftState, wait_set
 
 
 async def test_a_wake_up_reaches_another_process(redis_url: str) -> None:

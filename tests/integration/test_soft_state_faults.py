@@ -13,8 +13,8 @@ from tests.conftest import Service
 from tests.waiting import eventually
 from trainmaster.metrics.definitions import redis_listener_restarts, redis_messages_dropped
 from trainmaster_dispatcher.cli.embedded import free_port, redis_command, wait_for_port
-from trainmaster_dispatcher.store import soft as soft_module
-from trainmaster_dispatcher.store.soft import CLUSTERS, JOBS, SCHEDULER, Breaker, Inbox, SoftState, wait_set
+from trainmaster_dispatcher.store import redis_channels as soft_module
+from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, SCHEDULER, Breaker, Inbox, SoftState, wait_set
 
 GARBAGE = (b"\xff", b"", b"\x00" * 100, b"seven", b"7,\xff", b"-1", b"9" * 1000, b"," * 70_000, b"{}")
 

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import StopRun
 from trainmaster.protocol.ids import job_id
 from trainmaster.protocol.states import RunState
-from trainmaster_agent.runtime.local import layout, processes, strays
+from trainmaster_agent.runtime.local import layout, process_table, strays
 from trainmaster_agent.runtime.local.runtime import LocalRuntime
 
 OURS, ANOTHER = "installation-1", "installation-2"
@@ -109,7 +109,7 @@ async def test_members_outlive_a_keeper_only_for_a_moment_and_are_found_meanwhil
     keeper = scene.lab.keeper(scene.run)
     await scene.lab.local.close()
     assert [family.keeper for family in strays.families(scene.run)] == [keeper]
-    processes.send(keeper, signal.SIGKILL)
+    process_table.send(keeper, signal.SIGKILL)
     assert await scene.other.verify_absent(stop_run(scene.run), OURS) in (True, False)
 
     async def is_gone() -> bool:

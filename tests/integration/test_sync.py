@@ -12,8 +12,8 @@ from tests.waiting import eventually
 from trainmaster.protocol.agent import NOT_HELD_SEQ, Absence, RunEnd, RunReport
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_dispatcher.services import agents as agent_service
-from trainmaster_dispatcher.services.following import Follower
-from trainmaster_dispatcher.services.stopping import stop_of
+from trainmaster_dispatcher.services.feed_follower import Follower
+from trainmaster_dispatcher.services.stop_orders import stop_of
 from trainmaster_dispatcher.store import agents as agent_store
 from trainmaster_dispatcher.store.database import Transaction
 

@@ -13,7 +13,7 @@ from tests.integration.rows import rows
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.services.accounting import Accounting
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 
 GPU = "nvidia.com/gpu"
 BOOK = {"name": "own", "onDemand": {"cpu": "0.04", "memory": "0.005", "devices": {f"{GPU}@product=H100": "2.5"}}}

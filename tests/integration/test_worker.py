@@ -235,7 +235,7 @@ def test_without_redis_it_says_what_to_set(database_url: str, name: str) -> None
 def test_a_side_loop_ends_with_its_threads(database_url: str) -> None:
     from trainmaster_dispatcher.services.settings import Settings
     from trainmaster_dispatcher.store.database import Database
-    from trainmaster_dispatcher.worker.side import Side
+    from trainmaster_dispatcher.worker.async_bridge import Side
 
     async def ask(database: Database) -> str:
         await database.ping()

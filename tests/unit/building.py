@@ -17,16 +17,16 @@ from trainmaster_dispatcher.domain.prices import FREE, MICROS, tariff_of
 from trainmaster_dispatcher.domain.redaction import MayRead, everything, rendered, rendered_json
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduling.decide import MOST_STARTS, decide
-from trainmaster_dispatcher.scheduling.lines import Line, Quota
-from trainmaster_dispatcher.scheduling.plan import Plan, Start, grown, shrinking
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.plan import Plan, Start, grown, shrinking
+from trainmaster_dispatcher.scheduling.state.state import (
     AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
     freeze_placement,
 )
@@ -73,9 +73,9 @@ def gang(*roles: RoleShape, least: int | None = None, **fields: Any) -> Shape:
     return Shape(roles=roles, least_members=minimum, **fields)
 
 
-def line_of(text: str) -> Line:
+def line_of(text: str) -> Flavor:
     """A line, with ``gpu`` for GPUs of NVIDIA."""
-    return Line(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
+    return Flavor(*parse_line(text.replace("gpu", GPU, 1) if text.startswith("gpu") else text))
 
 
 def simple(size: int = 1, *, limit: float | None = None, **needs: Any) -> Shape:
@@ -88,7 +88,7 @@ class Outcome:
     """A plan, asked by the names of the builder."""
 
     plan: Plan
-    view: View
+    view: SchedulerState
     ids: dict[str, int]
 
     @property
@@ -124,7 +124,7 @@ class Outcome:
 class ViewBuilder:
     """A view with queue ``main`` and the priority classes low (0), normal (100) and high (1000)."""
 
-    view: View = field(default_factory=View)
+    view: SchedulerState = field(default_factory=SchedulerState)
     ids: dict[str, int] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     clusters: dict[str, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class ViewBuilder:
         parent = path.rpartition("/")[0]
         if parent and parent not in self.queues:
             self.queue(parent)
-        quotas: dict[Line, Quota] = {}
+        quotas: dict[Flavor, Quota] = {}
         for field_name, given in (
             ("limit", limits),
             ("guaranteed", guaranteed),

@@ -178,7 +178,7 @@ async def test_a_full_sync_names_every_run_even_without_its_tail(runtime: Simula
 async def test_the_tails_of_a_large_gang_go_in_pieces(
     runtime: SimulatedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmaster_agent.tails._PUSH_BYTES", 50)
+    monkeypatch.setattr("trainmaster_agent.log_tails._PUSH_BYTES", 50)
     dispatcher = ScriptedDispatcher(lambda _run, _tries: None)
     await runtime.start(order(1, members=20))
     await hold(dispatcher, runtime, "alpha-0000001-r1")

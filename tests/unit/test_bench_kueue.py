@@ -9,7 +9,7 @@ from bench.kueue import Row, figures, fleet, lateness, queues
 from bench.kueue_load import BASELINE, LARGE_SCALE, Answered, Published, Scenario, WorkloadClass, calls_of, spec
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.protocol.tenants import QueueSpec
-from trainmaster_dispatcher.services.preparing import Most, prepare
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 
 SMALL = WorkloadClass("small", cpus=1, run_ms=200, every_ms=100, count=2, priority=50)
 LARGE = WorkloadClass("large", cpus=20, run_ms=1000, every_ms=200, count=3, priority=200)

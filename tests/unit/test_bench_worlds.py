@@ -8,9 +8,9 @@ import pytest
 
 from bench.worlds import GPU, HIGH, LOW, NORMAL, NOW, ROLE, Size, World, gangs, make, make_kinds, reclaim_storm
 from trainmaster.protocol.reasons import Tier
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.view import LiveRun, View, freeze_placement
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.state.state import LiveRun, SchedulerState, freeze_placement
 
 SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 
@@ -18,9 +18,9 @@ SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
 FULL = Size(jobs=2000, queues=4, kinds=40, clusters=4, groups=10, starts=300)
 
 
-def free(view: View, resource: str) -> int:
+def free(view: SchedulerState, resource: str) -> int:
     """What is free of a resource on all clusters."""
-    return sum(Room.of(view, cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
+    return sum(FreeCapacity.of(view, cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
 
 
 def nodes_of(world: World) -> int:

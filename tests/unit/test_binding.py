@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec
-from trainmaster_dispatcher.domain.binding import bound_spec
+from trainmaster_dispatcher.domain.burst_binding import bound_spec
 
 SPOT = ("trainmaster.dev/spot", "In", ("true",))
 SPOT_TERM = {"key": "trainmaster.dev/spot", "operator": "In", "values": ["true"]}

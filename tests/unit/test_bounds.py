@@ -10,13 +10,13 @@ from tests.fuzz.values import changed, to_json
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, JoinSpec, KeySpec, QueueSpec, ReservationSpec
-from trainmaster_dispatcher.services.preparing import Most, prepare
-from trainmaster_dispatcher.services.steer import BulkFilter
-from trainmaster_dispatcher.services.stopping import grace_of, stop_of
+from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster_dispatcher.services.job_actions import BulkFilter
+from trainmaster_dispatcher.services.stop_orders import grace_of, stop_of
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 
 MODELS: tuple[type[BaseModel], ...] = (
     JobSpec,

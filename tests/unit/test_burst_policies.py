@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainmaster.protocol.bursting import BurstPolicySpec, Day, HoursSpec, SpotUse
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.domain.budgets import Budget, Span
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, Hours, Ramp, policy_of
 

@@ -24,9 +24,9 @@ from typer.main import get_command
 
 from tests.compose_file import ROOT
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.json_limits import Node
 from trainmaster.protocol.pod_security import RESTRICTED, read_pod
 from trainmaster.protocol.quantities import parse_quantity
-from trainmaster.protocol.untrusted import Node
 from trainmaster_agent.cli import register as register_agent
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_dispatcher.cli import register as register_dispatcher

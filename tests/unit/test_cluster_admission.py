@@ -11,8 +11,8 @@ from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal, fingerprint_of
 from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
-from trainmaster_dispatcher.scheduling.admitting import refusals
-from trainmaster_dispatcher.scheduling.view import Cluster
+from trainmaster_dispatcher.scheduling.selection.admission import refusals
+from trainmaster_dispatcher.scheduling.state.state import Cluster
 
 PODS = ReportedAdmission(needs_image=True)
 SAFE: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

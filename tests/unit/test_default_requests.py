@@ -8,8 +8,8 @@ import pytest
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.pod_requests import pod_requests
 from trainmaster_dispatcher.domain.default_requests import read_requests, with_requests
-from trainmaster_dispatcher.services.preparing import Most, prepare
 from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 
 DEFAULTS = {"cpu": "100m", "memory": "64Mi"}
 FLOOR = {"cpu": 100, "memory": 64 << 20}

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, RequeueAfter, Toleration
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import ClusterKind, FailureCategory
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.domain.shapes import Shape, shape_bytes, shape_from, shape_of
 
 SMALLEST = """

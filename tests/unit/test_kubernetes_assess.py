@@ -10,10 +10,10 @@ from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 from trainmaster_agent.kube.pods import PodSight, Stage
 from trainmaster_agent.placement.port import GangState
-from trainmaster_agent.runtime.kubernetes.assess import Assessment, Limits, Sights, assess
-from trainmaster_agent.runtime.kubernetes.facts import Member, facts_of
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, Limits, Sights, assess
 from trainmaster_agent.runtime.kubernetes.record import Progress, Verdict
+from trainmaster_agent.runtime.kubernetes.run_spec import Member, facts_of
 
 NOW = 1_000.0
 LIMITS = Limits(image=120, container=30, start=1800, opened=20)

@@ -14,9 +14,9 @@ from trainmaster_agent.placement.gates import GATE, Gates
 from trainmaster_agent.placement.native import Native
 from trainmaster_agent.placement.port import Placement
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
-from trainmaster_agent.runtime.kubernetes.facts import facts_of
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
 from trainmaster_agent.runtime.kubernetes.record import Progress, Record
+from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 RUN = "bert-7k2p9xq-r3"
 PORT = 29500

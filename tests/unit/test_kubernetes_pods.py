@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.protocol.states import FailureCategory
 from trainmaster_agent.kube.pods import PodSight, see
-from trainmaster_agent.runtime.kubernetes.ends import Failure, Loss, classify, shortened
+from trainmaster_agent.runtime.kubernetes.failure_classification import Failure, Loss, classify, shortened
 
 
 def status(phase: str, *ended: dict[str, Any], **more: Any) -> dict[str, Any]:

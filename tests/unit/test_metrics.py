@@ -13,7 +13,7 @@ from celery import Celery
 from trainmaster.metrics import definitions as m
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Definition, Picture, Process
-from trainmaster_dispatcher.services import measuring
+from trainmaster_dispatcher.services import gauges
 from trainmaster_dispatcher.worker.task_metrics import watch_tasks
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -101,7 +101,7 @@ def test_a_picture_is_replaced_as_a_whole_and_shows_nothing_once_cleared() -> No
 
 def test_what_only_the_leader_shows_is_in_the_book() -> None:
     book = {id(definition.collector) for definition in ALL}
-    assert all(id(picture) in book for picture in measuring.LEADERS)
+    assert all(id(picture) in book for picture in gauges.LEADERS)
 
 
 def test_the_exporter_serves_the_page_over_http() -> None:

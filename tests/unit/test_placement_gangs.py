@@ -6,11 +6,11 @@ import pytest
 
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.kube.pods import PodSight, Stage
+from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import quantities
-from trainmaster_agent.placement.needs import lacks_numa, lacks_role_minimum, starters
 from trainmaster_agent.placement.port import Gang, GangRole
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.waiting import why_pods_wait
+from trainmaster_agent.placement.requirements import lacks_numa, lacks_role_minimum, starters
 
 RACK = "topology.kubernetes.io/rack"
 RUN = "llama-3f9k2-r1"

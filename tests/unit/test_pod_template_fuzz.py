@@ -18,11 +18,11 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.port import Placement
-from trainmaster_agent.runtime.kubernetes.facts import facts_of
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.node_capacity import _need
 from trainmaster_agent.runtime.kubernetes.record import Record
-from trainmaster_agent.runtime.kubernetes.room import _need
-from trainmaster_dispatcher.domain.binding import bound_spec
+from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
+from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from
 
 SEEDS = 10

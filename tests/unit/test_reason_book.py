@@ -3,9 +3,9 @@
 import pytest
 
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster_dispatcher.scheduling.explain import reason
-from trainmaster_dispatcher.scheduling.plan import Hold, Plan
-from trainmaster_dispatcher.scheduling.view import ClassKey, View, WaitingJob
+from trainmaster_dispatcher.scheduling.cycle.explain import reason
+from trainmaster_dispatcher.scheduling.state.plan import Hold, Plan
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState, WaitingJob
 from trainmaster_dispatcher.services import reason_book
 from trainmaster_dispatcher.services.reason_book import ReasonBook
 
@@ -72,7 +72,7 @@ def test_a_class_that_waits_no_more_is_forgotten_once_a_plan_is_whole() -> None:
 
 
 def test_waiting_jobs_are_counted_by_what_they_wait_for() -> None:
-    book, view = ReasonBook(), View()
+    book, view = ReasonBook(), SchedulerState()
     for number, shape in enumerate((1, 1, 2), start=1):
         view.put_waiting(WaitingJob(number, 1, "j", 1, 1, shape, 0, 0.0, 0))
     written(book, told(1, "a"), 0)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.waiting import eventually
-from trainmaster_dispatcher.scheduler import reads
-from trainmaster_dispatcher.scheduler.reads import Sight, make_reads
-from trainmaster_dispatcher.scheduling.place import ledger_of
-from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.scheduler import leader_api
+from trainmaster_dispatcher.scheduler.leader_api import Sight, make_reads
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 OURS = {"Authorization": "Bearer secret"}
 ROLE = {"name": "main", "replicas": 1, "least": 1, "needs": {"cpu": 1000}}
@@ -29,7 +29,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.builder = ViewBuilder().cluster("c", nodes(1, cpu=4)).jobs(3, "j", age=60)
-        self.view: View = self.builder.view
+        self.view: SchedulerState = self.builder.view
         self.looks: int | None = None
 
     def __call__(self) -> Sight | None:
@@ -111,21 +111,21 @@ async def test_what_no_api_asks_is_refused(http: httpx.AsyncClient, body: Any) -
 async def test_questions_for_which_time_is_up_have_no_answer(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "_TRY_SECONDS", -1.0)
+    monkeypatch.setattr(leader_api, "_TRY_SECONDS", -1.0)
     assert (await http.post("/try", json={"jobs": [QUESTION] * 2})).json() == {"trials": [None, None]}
 
 
 async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
     http: httpx.AsyncClient, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[View] = []
+    made: list[SchedulerState] = []
 
-    def counted(view: View, now: float) -> Any:
+    def counted(view: SchedulerState, now: float) -> Any:
         made.append(view)
         return ledger_of(view, now)
 
-    monkeypatch.setattr(reads, "ledger_of", counted)
-    monkeypatch.setattr(reads, "_LEDGER_SECONDS", 0.2)
+    monkeypatch.setattr(leader_api, "ledger_of", counted)
+    monkeypatch.setattr(leader_api, "_LEDGER_SECONDS", 0.2)
     for _ in range(3):
         await http.get("/place/2")
     assert len(made) == 1

@@ -16,11 +16,11 @@ from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.budgets import Span, window_at
 from trainmaster_dispatcher.domain.burst_policies import policy_of
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS
-from trainmaster_dispatcher.scheduling.burst import Asked, Burst
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.place import ledger_of, try_out
-from trainmaster_dispatcher.scheduling.preview import preview
-from trainmaster_dispatcher.scheduling.view import WaitingJob
+from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Burst
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.queries.burst_preview import preview
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 
 ALL = tuple(ClusterKind)
 CORE = {"onDemand": {"cpu": 1}}

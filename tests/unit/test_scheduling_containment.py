@@ -11,12 +11,16 @@ from tests.unit.building import NOW, ViewBuilder, nodes, simple
 from trainmaster.protocol.reasons import Check, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Elasticity
-from trainmaster_dispatcher.scheduling import backfill, burst, candidates, decide, explain, faults, grow, preempt
-from trainmaster_dispatcher.scheduling.declared import unreadable_policy, unreadable_queue, unreadable_shape
-from trainmaster_dispatcher.scheduling.fit import fit
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.view import HeldBack, View
-from trainmaster_dispatcher.scheduling.windows import Windows
+from trainmaster_dispatcher.scheduling.cycle import burst, decide, explain, faults
+from trainmaster_dispatcher.scheduling.cycle import elastic as elastic_growth
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import fit
+from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.preemption import victims
+from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
+from trainmaster_dispatcher.scheduling.selection import cluster_index
+from trainmaster_dispatcher.scheduling.state.from_specs import unreadable_policy, unreadable_queue, unreadable_shape
+from trainmaster_dispatcher.scheduling.state.state import HeldBack, SchedulerState
 
 BAD = simple(cpu=2)
 """The shape of tenant a, for which everything fails."""
@@ -42,17 +46,17 @@ def failing(real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callable
     return fails
 
 
-def is_bad(view: View, shape_id: int) -> bool:
+def is_bad(view: SchedulerState, shape_id: int) -> bool:
     return view.shapes[shape_id] is BAD
 
 
 LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "its terms": (decide, "_prepare", lambda cycle, key, _queue: is_bad(cycle.rooms.view, key.shape_id)),
-    "its sizes": (candidates.Rooms, "sizes_of", lambda rooms, shape_id: is_bad(rooms.view, shape_id)),
-    "filters": (candidates.Rooms, "not_allowed", lambda rooms, alike, _: is_bad(rooms.view, alike.shape_id)),
-    "the fit": (candidates, "fit", lambda shape, *_: shape is BAD),
-    "scores": (candidates, "_domains", lambda shape, *_: shape is BAD),
-    "options": (candidates.Rooms, "option", lambda rooms, shape_id, *_: is_bad(rooms.view, shape_id)),
+    "its sizes": (cluster_index.ClusterIndex, "sizes_of", lambda rooms, shape_id: is_bad(rooms.view, shape_id)),
+    "filters": (cluster_index.ClusterIndex, "not_allowed", lambda rooms, alike, _: is_bad(rooms.view, alike.shape_id)),
+    "the fit": (cluster_index, "fit", lambda shape, *_: shape is BAD),
+    "scores": (cluster_index, "_domains", lambda shape, *_: shape is BAD),
+    "options": (cluster_index.ClusterIndex, "option", lambda rooms, shape_id, *_: is_bad(rooms.view, shape_id)),
     "the choice": (decide, "look_at_best", lambda cycle, alike, _: is_bad(cycle.rooms.view, alike.shape_id)),
     "the start": (decide, "_start", lambda job, *_: job.name == "bad"),
     "what it takes": (decide, "_take", lambda _cycle, job, *_: job.name == "bad"),
@@ -107,7 +111,7 @@ def test_many_classes_that_fail_cost_no_more_than_a_few_decisions(monkeypatch: p
     view.job("good", GOOD, queue="org/b")
     begun = Mock(wraps=decide._decide)
     monkeypatch.setattr(decide, "_decide", begun)
-    monkeypatch.setattr(candidates, "fit", failing(fit, lambda shape, *_: shape is not GOOD))
+    monkeypatch.setattr(cluster_index, "fit", failing(fit, lambda shape, *_: shape is not GOOD))
     found = view.cycle()
     assert found.started == ["good"]
     assert len(found.plan.held_back) == 200
@@ -125,19 +129,19 @@ def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypat
 
 
 CLUSTERS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "its room": (Room, "of", lambda view, cluster_id: view.clusters[cluster_id].name == "c"),
+    "its room": (FreeCapacity, "of", lambda view, cluster_id: view.clusters[cluster_id].name == "c"),
     "its empty room": (
-        candidates,
+        cluster_index,
         "empty_room",
         lambda view, cluster_id: view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None,
     ),
     "its capacity": (
-        candidates.Rooms,
+        cluster_index.ClusterIndex,
         "_capacity_of",
         lambda _rooms, cluster: cluster.name == "c" and cluster.report is not None,
     ),
     "what it is left with later": (
-        backfill.Later,
+        ReleaseTimeline,
         "__init__",
         lambda _later, view, cluster_id: (
             view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None
@@ -157,7 +161,7 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
         return is_meant(*given) and view.view.clusters[view.clusters["c"]].report is not None
 
     fails = failing(getattr(owner, name), meant)
-    monkeypatch.setattr(owner, name, staticmethod(fails) if owner is Room else fails)
+    monkeypatch.setattr(owner, name, staticmethod(fails) if owner is FreeCapacity else fails)
     if name == "empty_room":
         monkeypatch.setattr(faults, name, fails)
     found = view.cycle()
@@ -208,7 +212,9 @@ def test_a_policy_whose_utilisation_cannot_be_known_is_closed(monkeypatch: pytes
 def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     view = tenants().reserved("weekend", 2, queue="org/a", starts=60, ends=3600, on=("c", "d"))
     monkeypatch.setattr(
-        Windows, "_others", failing(Windows._others, lambda _windows, _cluster, one, _at: bool(one.nodes))
+        AdvanceReservations,
+        "_others",
+        failing(AdvanceReservations._others, lambda _windows, _cluster, one, _at: bool(one.nodes)),
     )
     found = view.cycle()
     assert sorted(found.started) == ["bad", "good"]
@@ -220,8 +226,8 @@ def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch
     view = ViewBuilder().cluster("c", nodes(1, cpu=8))
     elastic = replace(simple(4), elastic=Elasticity(1, 0.0), roles=(replace(simple(4).roles[0], least=1),))
     view.run("a", elastic, on="c", sizes={"worker": 1}).run("b", elastic, on="c", sizes={"worker": 1})
-    real = grow._growth
-    monkeypatch.setattr(grow, "_growth", failing(real, lambda _cycle, run: run.job_id == view.ids["a"]))
+    real = elastic_growth._growth
+    monkeypatch.setattr(elastic_growth, "_growth", failing(real, lambda _cycle, run: run.job_id == view.ids["a"]))
     plan = view.cycle().plan
     assert [one.job_id for one in plan.grows] == [view.ids["b"]]
     assert [(fault.kind, fault.key) for fault in plan.faults] == [("run", view.ids["a"])]
@@ -247,7 +253,7 @@ def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_
     view = ViewBuilder().queue("org/a").queue("org/b").cluster("c", nodes(1, cpu=2)).cluster("d", nodes(1, cpu=1))
     view.run("low", simple(cpu=2), on="c", of="low", queue="org/a")
     view.job("bad", simple(cpu=2), queue="org/a", of="high").job("good", queue="org/b")
-    monkeypatch.setattr(preempt.Evictions, "_on", failing(preempt.Evictions._on, lambda *_: True))
+    monkeypatch.setattr(victims.VictimSearch, "_on", failing(victims.VictimSearch._on, lambda *_: True))
     found = view.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
@@ -256,7 +262,7 @@ def test_an_error_while_victims_are_looked_for_leaves_the_accounts_of_others_as_
 def test_in_a_queue_that_keeps_its_order_nobody_waits_behind_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ViewBuilder().queue("main", order=Order.STRICT).cluster("c", nodes(4))
     view.job("bad", BAD, of="high").job("good", GOOD)
-    monkeypatch.setattr(candidates, "fit", failing(fit, lambda shape, *_: shape is BAD))
+    monkeypatch.setattr(cluster_index, "fit", failing(fit, lambda shape, *_: shape is BAD))
     assert view.cycle().started == ["good"]
 
 

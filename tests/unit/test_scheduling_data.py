@@ -11,7 +11,7 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.datasets import Dataset, Holder, moving
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduling.scores import SCORES
+from trainmaster_dispatcher.scheduling.selection.scores import SCORES
 
 GIB = 2**30
 EU, US = {"region": "eu"}, {"region": "us"}

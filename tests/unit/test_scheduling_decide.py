@@ -5,7 +5,7 @@ import pytest
 from tests.unit.building import GPU, ViewBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
-from trainmaster_dispatcher.scheduling import explain
+from trainmaster_dispatcher.scheduling.cycle import explain
 
 ANY_KIND = tuple(ClusterKind)
 BIG = simple(cpu=8)

@@ -10,8 +10,8 @@ from tests.unit.building import NOW, Outcome, ViewBuilder, gang, nodes, role, si
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import QueueState
 from trainmaster_dispatcher.domain.shapes import Elasticity, Shape
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.view import members_of, surplus_of
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.state import members_of, surplus_of
 
 LONG = 10_000.0
 

@@ -19,20 +19,20 @@ from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.prices import FREE, tariff_of
 from trainmaster_dispatcher.domain.provisioning import learn
 from trainmaster_dispatcher.domain.shapes import Elasticity
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.lines import Line, Quota
-from trainmaster_dispatcher.scheduling.plan import Plan, grown, shrinking
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.plan import Plan, grown, shrinking
+from trainmaster_dispatcher.scheduling.state.state import (
     AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
     freeze_placement,
 )
-from trainmaster_dispatcher.services.following import Applied, Follower
+from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
 EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)
@@ -52,7 +52,7 @@ MORE = (*ELASTIC, *BOUND)
 PRICED = tariff_of(PriceBookSpec.model_validate({"name": "book", "onDemand": {"cpu": 1, "devices": {GPU: 5}}}))
 
 
-def empty_view() -> View:
+def empty_view() -> SchedulerState:
     """A view that knows the shapes of other tests, and more."""
     view = bare_view()
     for number, shape in enumerate(MORE, start=len(SHAPES) + 1):
@@ -81,10 +81,10 @@ class Life:
             self.set_policies()
 
     @property
-    def view(self) -> View:
+    def view(self) -> SchedulerState:
         return self.follower.view
 
-    def put_classes(self, view: View) -> None:
+    def put_classes(self, view: SchedulerState) -> None:
         for one in self.classes:
             view.put_class(one)
 
@@ -94,7 +94,9 @@ class Life:
         chance = self.chance
         quotas = {}
         if chance.random() < 0.4:
-            line = chance.choice([Line("cpu"), Line("cpu"), Line(GPU), Line("cpu", kind="private"), Line(GPU, "A")])
+            line = chance.choice(
+                [Flavor("cpu"), Flavor("cpu"), Flavor(GPU), Flavor("cpu", kind="private"), Flavor(GPU, "A")]
+            )
             unit = 1000 if line.resource == "cpu" else 1
             quotas[line] = Quota(
                 guaranteed=chance.choice([0, 2, 4]) * unit,
@@ -309,7 +311,7 @@ class Life:
 
     # Cycles
 
-    def rebuilt(self) -> View:
+    def rebuilt(self) -> SchedulerState:
         view = empty_view()
         self.put_classes(view)
         steps = self.world.steps()

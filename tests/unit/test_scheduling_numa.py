@@ -12,9 +12,9 @@ from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check
 from trainmaster_dispatcher.domain.shapes import STRICT_NUMA, Shape, shape_from, shape_of
-from trainmaster_dispatcher.scheduling.fit import Fitted, Shortfall, fit, fit_many, size_choices, take
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.zones import after, asks, holds, names_of, spread, zones_of
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, fit_many, size_choices, take
+from trainmaster_dispatcher.scheduling.packing.numa import after, asks, holds, names_of, spread, zones_of
 
 
 def zoned(
@@ -34,11 +34,11 @@ def bound(size: int = 1, numa: str = "singleNode", name: str = "worker", **needs
     return gang(role(size, name, numa=numa, **needs))
 
 
-def room_of(*groups: NodeGroup) -> Room:
-    return Room.empty(CapacityReport(groups=groups, runtime="kubernetes", scheduler="default"))
+def room_of(*groups: NodeGroup) -> FreeCapacity:
+    return FreeCapacity.empty(CapacityReport(groups=groups, runtime="kubernetes", scheduler="default"))
 
 
-def fitted(shape: Shape, room: Room) -> Fitted | Shortfall:
+def fitted(shape: Shape, room: FreeCapacity) -> Fitted | Shortfall:
     return fit(shape, size_choices(shape)[0].members, room)
 
 

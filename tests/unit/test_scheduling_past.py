@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.unit.test_scheduling_tree import counted, crowd
-from trainmaster_dispatcher.scheduling.past import LONGEST_GAP, Past
-from trainmaster_dispatcher.scheduling.place import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, DecayedUsage
 
 DAY = 86_400.0
 
 
 def had(view: ViewBuilder, half_life: float = DAY, **levels: float) -> ViewBuilder:
     """With these levels of past usage, by queue."""
-    view.view.past = Past(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
+    view.view.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
     return view
 
 
 class TestLevels:
     def test_a_steady_share_is_its_own_level(self) -> None:
-        past = Past(600.0, 0.0, {})
+        past = DecayedUsage(600.0, 0.0, {})
         for second in range(10, 20_000, 10):
             past = past.advanced(second, {1: 0.25})
         assert past.levels == {1: pytest.approx(0.25)}
 
     def test_half_is_left_after_a_half_life(self) -> None:
-        past = Past(600.0, 100.0, {1: 0.8, 2: 0.4})
+        past = DecayedUsage(600.0, 100.0, {1: 0.8, 2: 0.4})
         assert past.shares(700.0) == {1: pytest.approx(0.4), 2: pytest.approx(0.2)}
         assert past.advanced(700.0, {}).levels == {1: pytest.approx(0.4), 2: pytest.approx(0.2)}
 
     def test_it_is_the_mean_weighed_by_age(self) -> None:
         """Against the integral of share times weight, written out: a share of 1 from 300 s to 200 s ago."""
         half_life, step = 150.0, 0.5
-        past, now = Past(half_life, 0.0, {}), 0.0
+        past, now = DecayedUsage(half_life, 0.0, {}), 0.0
         while now < 300.0:
             now += step
             past = past.advanced(now, {1: 1.0} if now <= 100.0 else {})
@@ -44,23 +44,23 @@ class TestLevels:
         assert past.levels[1] == pytest.approx(exp(-200 * rate) - exp(-300 * rate), rel=1e-6)
 
     def test_how_often_it_is_looked_at_does_not_matter(self) -> None:
-        once = Past(600.0, 0.0, {1: 0.5}).advanced(100.0, {1: 0.9, 2: 0.3})
-        often = Past(600.0, 0.0, {1: 0.5})
+        once = DecayedUsage(600.0, 0.0, {1: 0.5}).advanced(100.0, {1: 0.9, 2: 0.3})
+        often = DecayedUsage(600.0, 0.0, {1: 0.5})
         for second in range(1, 101):
             often = often.advanced(second, {1: 0.9, 2: 0.3})
         assert once.levels == {key: pytest.approx(level) for key, level in often.levels.items()}
 
     def test_of_a_long_time_in_which_nobody_looked_only_the_end_counts(self) -> None:
-        past = Past(600.0, 0.0, {}).advanced(DAY, {1: 1.0})
+        past = DecayedUsage(600.0, 0.0, {}).advanced(DAY, {1: 1.0})
         assert past.levels[1] == pytest.approx(1 - 2 ** (-LONGEST_GAP / 600.0))
 
     def test_a_clock_that_steps_back_changes_nothing(self) -> None:
-        past = Past(600.0, 1000.0, {1: 0.5})
+        past = DecayedUsage(600.0, 1000.0, {1: 0.5})
         assert past.shares(400.0) == {1: 0.5}
         assert past.advanced(400.0, {1: 1.0}) == past
 
     def test_what_has_faded_is_forgotten(self) -> None:
-        assert Past(60.0, 0.0, {1: 1.0}).advanced(DAY, {}).levels == {}
+        assert DecayedUsage(60.0, 0.0, {1: 1.0}).advanced(DAY, {}).levels == {}
 
     @given(
         st.dictionaries(st.integers(1, 9), st.floats(1e-6, 10), min_size=2),
@@ -68,7 +68,10 @@ class TestLevels:
         st.floats(60, 30 * DAY),
     )
     def test_time_alone_never_changes_the_order(self, levels: dict[int, float], later: float, half_life: float) -> None:
-        before, after = Past(half_life, NOW, levels).shares(NOW), Past(half_life, NOW, levels).shares(NOW + later)
+        before, after = (
+            DecayedUsage(half_life, NOW, levels).shares(NOW),
+            DecayedUsage(half_life, NOW, levels).shares(NOW + later),
+        )
         for one in levels:
             for other in levels:
                 if before[one] < before[other]:

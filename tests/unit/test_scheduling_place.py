@@ -11,14 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
-from trainmaster.protocol.places import Place, Trial
+from trainmaster.protocol.queue_position import Place, Trial
 from trainmaster.protocol.reasons import Check, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.order import head_of
-from trainmaster_dispatcher.scheduling.place import TRIAL_JOB, TRIAL_SHAPE, ledger_of, place_of, try_out, usage_of
-from trainmaster_dispatcher.scheduling.view import View, WaitingJob
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.queries.queue_position import (
+    TRIAL_JOB,
+    TRIAL_SHAPE,
+    ledger_of,
+    place_of,
+    try_out,
+    usage_of,
+)
+from trainmaster_dispatcher.scheduling.quotas.fair_share import head_of
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
 
 CLASSES = {"low": 1, "normal": 2, "high": 3}
 
@@ -266,11 +273,11 @@ CACHES = ("_policies_of", "_access", "empty_rooms", "member_kinds", "laid", "roo
 """What is worked out when it is first asked for."""
 
 
-def picture(view: View) -> dict[str, Any]:
+def picture(view: SchedulerState) -> dict[str, Any]:
     return {name: deepcopy(value) for name, value in vars(view).items() if name not in CACHES}
 
 
-def order_of(view: View) -> dict[int, list[Any]]:
+def order_of(view: SchedulerState) -> dict[int, list[Any]]:
     """Dictionaries are equal in whatever order they are."""
     return {queue: list(classes) for queue, classes in view.waiting.items()}
 
@@ -365,7 +372,7 @@ def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("trainmaster_dispatcher.scheduling.place.decide", broken)
+    monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.queue_position.decide", broken)
     with pytest.raises(RuntimeError):
         tried(view)
     assert picture(view.view) == before

@@ -9,8 +9,8 @@ from trainmaster.protocol.agent import Pool
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
-from trainmaster_dispatcher.scheduling.place import ledger_of, try_out
-from trainmaster_dispatcher.scheduling.view import COMING, WaitingJob, freeze_placement
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.state.state import COMING, WaitingJob, freeze_placement
 
 BIG = simple(cpu=8)
 ALL = tuple(ClusterKind)

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.building import GPU, Outcome, ViewBuilder, nodes, simple
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, Preemption
-from trainmaster_dispatcher.scheduling.fit import Product
-from trainmaster_dispatcher.scheduling.preempt import PAUSE_SECONDS
+from trainmaster_dispatcher.scheduling.preemption.victims import PAUSE_SECONDS
+from trainmaster_dispatcher.scheduling.state.flavors import Product
 
 
 def evicted(outcome: Outcome) -> list[str]:
@@ -367,3 +367,34 @@ def test_quota_that_was_freed_for_a_queue_goes_to_it_and_not_to_one_with_no_righ
     assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["borrower"]]
     view.ended("borrower")
     assert view.job("borrower", queue="a/1").cycle().started == ["owed"]
+
+
+def beside_a_reservation(free_cpus: int = 3) -> ViewBuilder:
+    """Queue q may use 4 CPU and runs one job; cluster c is kept for a large job of another queue once that one has ended."""
+    view = ViewBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+    view.cluster("c", nodes(1, "cpus", cpu=1 + free_cpus), nodes(1, "gpus", cpu=1, gpu=1))
+    view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
+    view.job("large", simple(cpu=4), queue="other", age=9)
+    return view.run("low", simple(cpu=1, gpu=1), on="c", queue="q", of="low")
+
+
+def test_nothing_ends_for_quota_where_the_job_could_not_start_afterwards_either() -> None:
+    view = beside_a_reservation().job("high", simple(cpu=3), queue="q", of="high")
+    outcome = view.cycle()
+    assert outcome.plan.stops == []
+    assert list(outcome.plan.reservations) == [view.ids["large"]]
+
+
+def test_runs_end_for_quota_where_the_job_ends_before_the_reservation() -> None:
+    view = beside_a_reservation().job("high", simple(cpu=3, limit=10.0), queue="q", of="high")
+    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["low"]]
+
+
+def test_runs_end_for_quota_where_their_room_is_enough_beside_the_reservation() -> None:
+    view = ViewBuilder().queue("other", weight=9.0).queue("q", limits={"cpu": 4})
+    view.cluster("c", nodes(1, "cpus", cpu=4), nodes(1, "gpus", cpu=3, gpu=1))
+    view.run("short", simple(cpu=1, limit=20.0), on="c", queue="q", of="high")
+    view.job("large", simple(cpu=4), queue="other", age=9)
+    view.run("low", simple(cpu=3, gpu=1), on="c", queue="q", of="low")
+    view.job("high", simple(cpu=3, gpu=1), queue="q", of="high")
+    assert [one.job_id for one in view.cycle().plan.stops] == [view.ids["low"]]

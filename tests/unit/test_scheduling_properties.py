@@ -20,19 +20,19 @@ from trainmaster.protocol.states import ClusterKind, QueueState
 from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT, BurstPolicy, Spending
 from trainmaster_dispatcher.domain.provisioning import Learnt
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling import decide as decide_module
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.fit import Fitted, fit, needs_of, size_choices, take
-from trainmaster_dispatcher.scheduling.lines import Line, Quota
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.cycle import decide as decide_module
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, fit, needs_of, size_choices, take
+from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import (
     AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
 )
 
@@ -130,7 +130,7 @@ queues = st.builds(
         max_size=1,
     ).map(
         lambda limits: {
-            Line(name): Quota(**{what: value * 1000 if name == "cpu" else value for what, value in said.items()})
+            Flavor(name): Quota(**{what: value * 1000 if name == "cpu" else value for what, value in said.items()})
             for name, said in limits.items()
         }
     ),
@@ -175,13 +175,13 @@ class World:
     job_spent: dict[int, int] = field(default_factory=dict)
     provisioning: dict[tuple[int, str], Learnt] = field(default_factory=dict)
 
-    def put_policies(self, view: View) -> None:
+    def put_policies(self, view: SchedulerState) -> None:
         """Burst policies, what they have spent, and how pools were seen to grow."""
         view.set_policies(self.policies)
         view.spending, view.job_spent = self.spending, self.job_spent
         view.set_provisioning(self.provisioning)
 
-    def steps(self) -> list[Callable[[View], None]]:
+    def steps(self) -> list[Callable[[SchedulerState], None]]:
         """What builds a view of it, in any order."""
         return [
             *(lambda view, queue=queue: view.put_queue(queue) for queue in self.queues.values()),
@@ -193,7 +193,7 @@ class World:
             lambda view: view.set_advance(self.advance),
         ]
 
-    def view(self, shuffled: int | None = None) -> View:
+    def view(self, shuffled: int | None = None) -> SchedulerState:
         view = bare_view()
         steps = self.steps()
         if shuffled is not None:
@@ -210,8 +210,8 @@ class World:
             del self.waiting[hold.job.id]
 
 
-def bare_view() -> View:
-    view = View()
+def bare_view() -> SchedulerState:
+    view = SchedulerState()
     for number, value in ((1, 0), (2, 100)):
         view.put_class(PriorityClass(number, f"class{number}", value))
     for number, shape in enumerate(SHAPES, start=1):
@@ -547,7 +547,7 @@ def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World
     assert (view.jobs, view.runs) == (rebuilt.jobs, rebuilt.runs)
 
 
-def change(world: World, view: View, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
+def change(world: World, view: SchedulerState, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
     """One change, absorbed by the view and noted in the world."""
     match data.draw(
         st.sampled_from(["job", "job", "run", "drop", "plan", "queue", "cluster", "lease", "avoid", "again"])
@@ -631,7 +631,7 @@ def members_apart(shape: Shape) -> list[Resources]:
 
 @given(small_groups, small_roles)
 def test_fit_never_says_yes_where_no_packing_exists(found: list[NodeGroup], shape: Shape) -> None:
-    room = Room.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
+    room = FreeCapacity.empty(CapacityReport(groups=tuple(found), runtime="local", scheduler="local"))
     free = [dict(one.free) for one in room.nodes for _ in range(one.count)]
     members, places = members_apart(shape), [apart(shape, node) for node in free]
     outcome = fit(shape, size_choices(shape)[0].members, room)
@@ -659,7 +659,7 @@ def test_the_brute_force_packer_knows_when_to_give_up() -> None:
 
 
 def test_shapes_that_no_job_has_any_more_are_forgotten() -> None:
-    view = View()
+    view = SchedulerState()
     many = 2500
     for number in range(1, many + 1):
         view.put_shape(number, simple(cpu=number))

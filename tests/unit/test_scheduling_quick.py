@@ -12,13 +12,13 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduler.memory import Memory
-from trainmaster_dispatcher.scheduling.fit import only_role, size_choices, suits
-from trainmaster_dispatcher.scheduling.layout import lay_out
-from trainmaster_dispatcher.scheduling.nodes import Groups, Nodes, fill
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.scores import Fit, fixed_score, measure, score, scorer
-from trainmaster_dispatcher.scheduling.view import Cluster, View, WaitingJob
+from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import only_role, size_choices, suits
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, fill
+from trainmaster_dispatcher.scheduling.selection.scores import Fit, fixed_score, measure, score, scorer
+from trainmaster_dispatcher.scheduling.state.state import Cluster, SchedulerState, WaitingJob
 
 NAMES = ("cpu", "memory", GPU)
 amounts = st.builds(
@@ -33,7 +33,7 @@ groups = st.lists(st.tuples(amounts, st.integers(1, 4)), min_size=1, max_size=4)
 members = st.lists(st.tuples(amounts, st.integers(1, 5)), max_size=8)
 
 
-def as_counter(entries: Sequence[Nodes]) -> Counter[tuple[tuple[str, int], ...]]:
+def as_counter(entries: Sequence[NodeBucket]) -> Counter[tuple[tuple[str, int], ...]]:
     out: Counter[tuple[tuple[str, int], ...]] = Counter()
     for one in entries:
         out[tuple(sorted((name, amount) for name, amount in one.free.items() if amount))] += one.count
@@ -45,7 +45,7 @@ def test_a_layout_on_tuples_is_that_of_filling_one_after_the_other(
     found: list[NodeGroup], wanted: list[tuple[Resources, int]]
 ) -> None:
     (group, *_) = found
-    entries = [Nodes(group, group.free, group.count)]
+    entries = [NodeBucket(group, group.free, group.count)]
     tuples = [
         (tuple(needs.get(name, 0) for name in NAMES), (2,) if GPU in needs else (), count) for needs, count in wanted
     ]
@@ -64,7 +64,7 @@ def test_nodes_kept_in_order_are_found_in_the_order_of_a_search(
     found: list[NodeGroup], changes: list[tuple[Resources, int]], needs: Resources
 ) -> None:
     report = CapacityReport(groups=tuple(found), runtime="local", scheduler="local")
-    ranked, plain = Room.empty(report), Room.empty(report)
+    ranked, plain = FreeCapacity.empty(report), FreeCapacity.empty(report)
     ranked.rank()
     asked = role(cpu=0)
     suiting = suits(asked, ranked)
@@ -127,14 +127,14 @@ def test_only_a_gang_of_one_that_may_be_anywhere_is_looked_at_as_one() -> None:
 def test_the_collector_is_kept_away_from_a_view_and_takes_an_old_one() -> None:
     memory = Memory()
     try:
-        view = View()
+        view = SchedulerState()
         view.put_waiting(WaitingJob(1, 1, "j", 1, 1, 1, 0, 0.0, 0))
         memory.look(view)
         frozen = gc.get_freeze_count()
         assert frozen > 0
         memory.look(view)
         assert gc.get_freeze_count() <= frozen, "nothing more is frozen while a view hardly grows"
-        memory.look(View())
+        memory.look(SchedulerState())
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

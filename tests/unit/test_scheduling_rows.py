@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.building import ViewBuilder, nodes, simple
 from trainmaster.protocol.states import ClusterKind, Order
-from trainmaster_dispatcher.scheduling.order import LONGEST_ROW, STEP
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.view import LiveRun, View
+from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, STEP
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import LiveRun, SchedulerState
 
 # The function of the same name hides the module in its package.
-deciding = import_module("trainmaster_dispatcher.scheduling.decide")
+deciding = import_module("trainmaster_dispatcher.scheduling.cycle.decide")
 NOW = 1_000_000.0
 
 
@@ -28,13 +28,13 @@ def outcome(plan: Plan) -> tuple[Any, ...]:
 def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How many rows there were of each length."""
     lengths: Counter[int] = Counter()
-    end_row = deciding.Turns.end_row
+    end_row = deciding.FairShareQueue.end_row
 
     def counted(self: Any, key: Any, count: int) -> None:
         lengths[count + 1] += 1
         end_row(self, key, count)
 
-    monkeypatch.setattr(deciding.Turns, "end_row", counted)
+    monkeypatch.setattr(deciding.FairShareQueue, "end_row", counted)
     return lengths
 
 
@@ -144,7 +144,7 @@ def test_runs_alike_are_counted_together_as_one_by_one() -> None:
     def of(job_id: int, shape_id: int = 1) -> LiveRun:
         return LiveRun(job_id, 1, shape_id, 1, (("worker", 1),), (("nodes", (("worker", 1),)),), 2, NOW)
 
-    def view() -> View:
+    def view() -> SchedulerState:
         stage = ViewBuilder().cluster("c", nodes(10, cpu=4))
         stage.jobs(6, "j", simple(cpu=1)).jobs(2, "k", simple(cpu=2))
         return stage.view

@@ -12,8 +12,8 @@ from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.shapes import Shape
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.shortages import Shortages, Told
+from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal, RefusalCache
+from trainmaster_dispatcher.scheduling.state.plan import Plan
 
 EXAMPLES, BATCHES = 600, 6
 GPU_TAINT = Taint(key=GPU, value="present", effect="NoSchedule")
@@ -35,14 +35,14 @@ SHAPES: tuple[Shape, ...] = (
 def found(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How often it was known at once, and how often not."""
     times: Counter[bool] = Counter()
-    blocks = Shortages.blocks
+    blocks = RefusalCache.blocks
 
-    def counted(self: Shortages, alike: Any, size: Any) -> Told | None:
+    def counted(self: RefusalCache, alike: Any, size: Any) -> CachedRefusal | None:
         told = blocks(self, alike, size)
         times[told is not None] += 1
         return told
 
-    monkeypatch.setattr(Shortages, "blocks", counted)
+    monkeypatch.setattr(RefusalCache, "blocks", counted)
     return times
 
 
@@ -114,7 +114,7 @@ def test_they_say_what_a_look_at_each_cluster_says(
     for seed in range(batch, EXAMPLES, BATCHES):
         quick = plans(seed)
         with monkeypatch.context() as patched:
-            patched.setattr(Shortages, "blocks", lambda *_: None)
+            patched.setattr(RefusalCache, "blocks", lambda *_: None)
             slow = plans(seed)
         assert [one.reasons for one in quick] == [one.reasons for one in slow], f"seed {seed}"
         assert quick == slow, f"seed {seed}"

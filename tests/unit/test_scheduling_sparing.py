@@ -10,12 +10,12 @@ from tests.unit.building import Outcome, ViewBuilder, amounts, gang, nodes, role
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduling.fit import first_node
-from trainmaster_dispatcher.scheduling.nodes import Nodes, tightest
-from trainmaster_dispatcher.scheduling.ranking import commonness
-from trainmaster_dispatcher.scheduling.room import Room
-from trainmaster_dispatcher.scheduling.sparing import Sparing
-from trainmaster_dispatcher.scheduling.view import Cluster
+from trainmaster_dispatcher.scheduling.packing.best_fit import commonness
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
+from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket, tightest
+from trainmaster_dispatcher.scheduling.selection.scarcity import Scarcity
+from trainmaster_dispatcher.scheduling.state.state import Cluster
 
 ANY = simple(cpu=1, gpu=1)
 
@@ -133,10 +133,10 @@ def test_what_is_common_follows_taints_and_amounts_under_the_same_names() -> Non
 
 
 def test_a_product_that_pools_alone_can_bring_is_the_scarcest() -> None:
-    sparing = Sparing()
+    sparing = Scarcity()
     cluster = Cluster(1, "c", ClusterKind.PRIVATE, report=report(gpus("A100", 4), gpus("V100")))
     sparing.take_in([cluster], [1])
-    coming = Room({"+h100": (Nodes(gpus("H100"), gpus("H100").free, 1),)})
+    coming = FreeCapacity({"+h100": (NodeBucket(gpus("H100"), gpus("H100").free, 1),)})
     assert sparing.part(ANY, coming) == 1 / 16
 
 
@@ -153,7 +153,7 @@ def test_the_first_node_is_the_same_with_and_without_an_order(found: list[Any], 
         gpus(product, count, gpu=has, cpu=cpus, name=f"g{number}")
         for number, (product, count, has, cpus) in enumerate(found)
     ]
-    plain, ranked = (Room.empty(report(*groups)) for _ in range(2))
+    plain, ranked = (FreeCapacity.empty(report(*groups)) for _ in range(2))
     ranked.rank()
     one = role(cpu=cpu, gpu=gpu)
     slow, quick = first_node(one, plain), first_node(one, ranked)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.building import NOW, ViewBuilder, gang, nodes, role, simple
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token
 from trainmaster.protocol.states import ClusterKind, Order, QueueState
-from trainmaster_dispatcher.scheduling.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
 
 H100, A100 = {"product": "H100"}, {"product": "A100"}
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.unit.simulation_building import cluster, order
 from trainmaster.fake_cluster import output
-from trainmaster.fake_cluster.chance import Span, draw
-from trainmaster.fake_cluster.weather import Visits
+from trainmaster.fake_cluster.node_events import Visits
+from trainmaster.fake_cluster.seeded_random import Span, draw
 
 
 def test_a_draw_depends_on_each_word_and_on_the_seed() -> None:

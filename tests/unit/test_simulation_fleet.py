@@ -13,9 +13,9 @@ from trainmaster.cli.fleet_file import read_fleet
 from trainmaster.fake_cluster.cluster import Cluster
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.fake_cluster.generate import GPU, fleet_of_openb, make_fleet
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import ClusterKind, Exit
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_agent.cli.run import agent_app
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.declared import Document
 from trainmaster.protocol.errors import ProblemError
+from trainmaster.protocol.resource_kinds import Document
 from trainmaster_dispatcher.whatif.sweeping import NONE, is_burst, with_burst
 
 QUEUE = Document({"kind": "Queue", "path": "research", "weight": 2}, "queues.yaml")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.listing import objects_for_table
 from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
+from trainmaster.cli.tables import objects_for_table
 from trainmaster.protocol.states import KeyRole
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.asking import agreed
+from trainmaster.cli.confirm import agreed
 from trainmaster.cli.output import clean, styled
 
 if TYPE_CHECKING:
     from trainmaster.client.http import Client
     from trainmaster.protocol.base import Strict
-    from trainmaster.protocol.declared import Item, Kind
+    from trainmaster.protocol.resource_kinds import Item, Kind
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def apply(
     """Make queues, classes, clusters, prices and policies what files say, and submit jobs. Shows the change, then asks."""
     from trainmaster.cli import submit
     from trainmaster.cli.documents import parse_settings, read_documents
-    from trainmaster.protocol.declared import read_declared
+    from trainmaster.protocol.resource_kinds import read_declared
 
     documents = read_documents(files, parse_settings(settings or []))
     declared = read_declared(documents)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.moments import moment_of
 from trainmaster.cli.output import Format, OutputOption, age, clean, data_of, note, now, print_data, print_table
+from trainmaster.cli.time_arguments import moment_of
 
 if TYPE_CHECKING:
     from datetime import datetime

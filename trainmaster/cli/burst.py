@@ -8,8 +8,8 @@ import typer
 
 from trainmaster.cli import config
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.listing import objects_for_table
 from trainmaster.cli.output import Format, OutputOption, data_of, note, print_data, print_table
+from trainmaster.cli.tables import objects_for_table
 
 if TYPE_CHECKING:
     from trainmaster.protocol.bursting import BurstPolicySpec, Preview
@@ -120,7 +120,7 @@ def _tried(files: Sequence[str], settings: Sequence[str]) -> "list[BurstPolicySp
 
 
 def _preview_row(one: "Preview") -> list[object]:
-    from trainmaster.cli.money import money
+    from trainmaster.cli.usage import money
     from trainmaster.protocol.durations import format_duration
 
     goes = one.cluster if one.goes else "-"

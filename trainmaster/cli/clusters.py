@@ -8,11 +8,11 @@ import typer
 
 from trainmaster.cli import config
 from trainmaster.cli.admin import amounts_of
-from trainmaster.cli.asking import agreed
+from trainmaster.cli.confirm import agreed
 from trainmaster.cli.errors import UsageError
-from trainmaster.cli.follow import seconds_of
 from trainmaster.cli.jobs import labels_of
 from trainmaster.cli.output import Format, OutputOption, age, data_of, hint, note, now, print_data, print_table
+from trainmaster.cli.watch import seconds_of
 from trainmaster.protocol.states import ClusterKind, Exit
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import note
-from trainmaster.protocol.declared import Document, placed
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.resource_kinds import Document, placed
+from trainmaster.protocol.validation_errors import mistakes_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -7,8 +7,8 @@ import yaml
 from pydantic import ValidationError
 
 from trainmaster.fake_cluster.fleet import Fleet
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import Exit
+from trainmaster.protocol.validation_errors import mistakes_of
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, places
+from trainmaster.cli import config, queue_position
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import (
     Format,
@@ -136,7 +136,7 @@ def job(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
             ("burst", _burst(last) if last and last.burst else ""),
             ("where", f"{last.cluster}: {last.why_here}" if last and last.why_here else item.cluster),
             ("why", waits.sentence if waits else None),
-            ("place", places.place_of(waits) if waits else None),
+            ("place", queue_position.place_of(waits) if waits else None),
             ("until", f"{item.hold_until.astimezone():%Y-%m-%d %H:%M:%S}" if item.hold_until else None),
             ("message", item.message),
         ]
@@ -238,7 +238,7 @@ def _print_why(reason: "Why", *, wide: bool) -> None:
         print(
             f"Before that it waited: {clean(str(waited.get('sentence', '')))} ({clean(str(waited.get('token', '')))})"
         )
-    if place := places.place_of(reason):
+    if place := queue_position.place_of(reason):
         print(f"\n{clean(place)}")
     if reason.verdicts:
         print()
@@ -247,5 +247,5 @@ def _print_why(reason: "Why", *, wide: bool) -> None:
             [[verdict.cluster, verdict.check, verdict.sentence or "-"] for verdict in reason.verdicts],
         )
     if wide and reason.factors is not None:
-        places.print_factors(reason.factors)
-    places.note_age(reason)
+        queue_position.print_factors(reason.factors)
+    queue_position.note_age(reason)

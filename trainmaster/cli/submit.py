@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli import config, follow
+from trainmaster.cli import config, watch
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, data_of, hint, note, print_data
-from trainmaster.cli.places import print_tried
+from trainmaster.cli.queue_position import print_tried
 from trainmaster.protocol.states import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainmaster.client.http import Client
-    from trainmaster.protocol.declared import Document
+    from trainmaster.protocol.resource_kinds import Document
 
 _HINTED = 3
 
@@ -73,9 +73,9 @@ def submit(
         else:
             show_ids(ids)
         if follow_logs:
-            raise typer.Exit(follow.follow_to_end(client, ids[0]))
+            raise typer.Exit(watch.follow_to_end(client, ids[0]))
         if wait:
-            raise typer.Exit(follow.wait_all(client, ids, None))
+            raise typer.Exit(watch.wait_all(client, ids, None))
 
 
 def check_kinds(documents: "list[Document]") -> None:

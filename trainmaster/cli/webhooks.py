@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import config
-from trainmaster.cli.asking import agreed
+from trainmaster.cli.confirm import agreed
 from trainmaster.cli.errors import UsageError
 from trainmaster.cli.output import Format, OutputOption, age, data_of, note, now, print_data, print_table
 

@@ -35,8 +35,8 @@ from trainmaster.client.values import (
 )
 from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
-from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per, UsageAnswer

@@ -9,9 +9,9 @@ from trainmaster.client import core
 from trainmaster.client.core import Request
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.agent import StreamPush, SyncRequest
-from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec
 from trainmaster.protocol.tenants import JoinSpec, KeySpec
 from trainmaster.protocol.usage import Per

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from trainmaster.protocol.base import Lenient, Timestamp
-from trainmaster.protocol.places import Factors, Trial
+from trainmaster.protocol.queue_position import Factors, Trial
 from trainmaster.protocol.quota import QuotaSpec
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.states import ClusterKind, KeyRole, Order, Preemption, QueueState

@@ -37,9 +37,9 @@ from trainmaster.client.values import (
     Why,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
-from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
 from trainmaster.protocol.jobs import JobSpec
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import EventView, JobView, JoinSpec, KeySpec

@@ -7,8 +7,8 @@ template for that role alone. ``docs/reference/simulation.md`` lists all of them
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainmaster.fake_cluster.chance import Span
 from trainmaster.fake_cluster.fleet import Defaults
+from trainmaster.fake_cluster.seeded_random import Span
 from trainmaster.protocol.states import FailureCategory
 
 PREFIX = "sim.trainmaster.dev/"

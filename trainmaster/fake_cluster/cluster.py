@@ -10,12 +10,12 @@ from math import inf
 
 from trainmaster.cluster_model.packing import Shortfall
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.fake_cluster.floor import Floor
+from trainmaster.fake_cluster.node_ledger import Floor
 from trainmaster.fake_cluster.node_life import Effect, NodeEvent, NodeLife
-from trainmaster.fake_cluster.outcome import Fate, overdue
 from trainmaster.fake_cluster.plan import Plan, Plans, Refusal
 from trainmaster.fake_cluster.pools import SimulatedNode
 from trainmaster.fake_cluster.run import SUCCEEDED, Run, Verdict
+from trainmaster.fake_cluster.run_outcome import Fate, overdue
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState
 

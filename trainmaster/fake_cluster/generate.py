@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trainmaster.fake_cluster.chance import draw
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup, Foreign, Provisioning
+from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 

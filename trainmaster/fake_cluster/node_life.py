@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from trainmaster.fake_cluster.chance import Span, draw
 from trainmaster.fake_cluster.fleet import Foreign
-from trainmaster.fake_cluster.floor import Floor
+from trainmaster.fake_cluster.node_events import Visits
+from trainmaster.fake_cluster.node_ledger import Floor
 from trainmaster.fake_cluster.plan import Plan
 from trainmaster.fake_cluster.pools import Pool, SimulatedNode
 from trainmaster.fake_cluster.run import Run
-from trainmaster.fake_cluster.weather import Visits
+from trainmaster.fake_cluster.seeded_random import Span, draw
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.quantities import parse_resources
 

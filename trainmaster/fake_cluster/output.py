@@ -1,7 +1,7 @@
 """What a simulated member would have written. Any part of it is made when it is read, so nothing is kept."""
 
-from trainmaster.fake_cluster.chance import draw
 from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.ids import member_id
 
 LINE_BYTES = 80

@@ -12,8 +12,8 @@ from trainmaster.fake_cluster.behaviour import VARIABLE, Behaviour, BehaviourErr
 from trainmaster.fake_cluster.fleet import Defaults
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.jobs import JobSpec, MemberFailure
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster.protocol.validation_errors import mistakes_of
 
 if TYPE_CHECKING:
     from trainmaster.fake_cluster.pools import Pool

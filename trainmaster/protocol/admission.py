@@ -13,11 +13,11 @@ from typing import Any
 from trainmaster.protocol.admission_policy import AdmissionPolicy, is_allowed
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import Role
+from trainmaster.protocol.json_limits import Node, is_too_large, shown
 from trainmaster.protocol.pod_allowances import check_allowances, check_image, check_node_label, check_toleration
 from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
 from trainmaster.protocol.pod_structure import check_structure
-from trainmaster.protocol.untrusted import Node, is_too_large, shown
 
 __all__ = ["AdmissionPolicy", "check_image_named", "check_pod_template", "check_role", "pod_requests"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from trainmaster.protocol.admission_policy import HARMLESS_ANNOTATIONS, AdmissionPolicy, is_allowed
 from trainmaster.protocol.ids import parse_run_id
+from trainmaster.protocol.json_limits import Node, shown
 from trainmaster.protocol.pod_security import Pod, volume_sources
-from trainmaster.protocol.untrusted import Node, shown
 
 CONTROL_PLANE = (
     "node-role.kubernetes.io/control-plane",

@@ -7,8 +7,8 @@ Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#
 from typing import Any
 
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.json_limits import Node, shown
 from trainmaster.protocol.quantities import Resources, parse_quantity
-from trainmaster.protocol.untrusted import Node, shown
 
 _LONGEST_QUANTITY = 64
 _MOST = 2**62

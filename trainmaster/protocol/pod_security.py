@@ -11,7 +11,7 @@ namespaces silently drops that field, and members run on Linux.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainmaster.protocol.untrusted import Node, shown
+from trainmaster.protocol.json_limits import Node, shown
 
 BASELINE_CAPABILITIES = frozenset(
     "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE "

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from trainmaster.protocol.json_limits import Node, shown
 from trainmaster.protocol.pod_types import POD_TYPES
 from trainmaster.protocol.quantities import parse_quantity
-from trainmaster.protocol.untrusted import Node, shown
 
 _LONGEST_QUANTITY = 64
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

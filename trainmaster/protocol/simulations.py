@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from trainmaster.protocol.base import Lenient, QueuePath, Strict, Timestamp
-from trainmaster.protocol.declared import Kind
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.workload import Workload
 
 MOST_VALUES = 20

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from trainmaster.protocol.agent import MOST_RUNS, CapacityReport, RefusedPart, RunReport, SyncRequest
 from trainmaster.protocol.errors import Code
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id
-from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of
 
 _NEEDED = frozenset(("run", "generation", "seq", "state", "absence"))
 """Without these a report may not be taken: it would say something else."""

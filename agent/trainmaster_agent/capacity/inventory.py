@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from trainmaster.protocol.agent import NodeGroup, Pool, Taint
 from trainmaster.protocol.quantities import Resources
-from trainmaster_agent.capacity.books import Books
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.groups import OUT, PRODUCTS, Alike, Grid, Grouped, Grouper, as_group
-from trainmaster_agent.capacity.hosts import Host
 from trainmaster_agent.capacity.hypernodes import HyperNodes
+from trainmaster_agent.capacity.node_cache import Host
 from trainmaster_agent.capacity.nodes import State
+from trainmaster_agent.capacity.pod_ledger import Books
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.pools import PoolView, pools_view, reported
 from trainmaster_agent.capacity.topology import Layout, Path, find_layout

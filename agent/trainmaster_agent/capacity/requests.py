@@ -7,9 +7,9 @@ and what only pods that run have: a resize in place counts with the larger of ol
 from typing import Any
 
 from trainmaster.protocol.errors import Mistake
+from trainmaster.protocol.json_limits import Node
 from trainmaster.protocol.pod_requests import read_requests
 from trainmaster.protocol.quantities import Resources, parse_quantity
-from trainmaster.protocol.untrusted import Node
 
 _LONGEST = 64
 _MOST = 2**62

@@ -10,11 +10,11 @@ from typing import Any
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import label, metadata, quantities
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import why_pods_wait
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
 _LONGEST_HOLD = 120

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.placement.needs import lacks_numa, needs_group
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import why_pods_wait
+from trainmaster_agent.placement.requirements import lacks_numa, needs_group
 
 GATE = "trainmaster.dev/gang"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import conditions, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label, metadata
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa, starters
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import conditions, why_pods_wait, words_of
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, starters
 
 POD_GROUPS = Resource("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup")
 _EVICTED_AT, _STARTED_AT = "kai.scheduler/last-eviction-timestamp", "kai.scheduler/last-start-timestamp"

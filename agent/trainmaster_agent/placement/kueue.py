@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa, starters
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import condition, why_pods_wait, words_of
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, starters
 
 KueueVersion = Literal["v1beta1", "v1beta2"]
 _PREFIX = "kueue.x-k8s.io/"

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import metadata
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import condition, why_pods_wait, words_of
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, lacks_role_minimum, needs_group, starters
 
 NativeVersion = Literal["v1alpha2", "v1beta1"]
 _SCHEDULED: dict[NativeVersion, str] = {"v1alpha2": "PodGroupScheduled", "v1beta1": "PodGroupInitiallyScheduled"}

@@ -10,12 +10,12 @@ from typing import Any
 
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import changed_at, condition, why_pods_wait, words_of
 from trainmaster_agent.placement.manifests import annotate, label, metadata, quantities
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa, starters
 from trainmaster_agent.placement.port import Gang, GangRole, GangState, KubeObject
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import changed_at, condition, why_pods_wait, words_of
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa, starters
 
 POD_GROUPS = Resource("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 _GROUP, _ROLE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.base import Usual
+from trainmaster_agent.placement.conditions import why_pods_wait
 from trainmaster_agent.placement.manifests import annotate, label, quantities
-from trainmaster_agent.placement.needs import lacks_level, lacks_numa
 from trainmaster_agent.placement.port import Gang, GangRole, GangState
 from trainmaster_agent.placement.queues import QueueRules
-from trainmaster_agent.placement.usual import Usual
-from trainmaster_agent.placement.waiting import why_pods_wait
+from trainmaster_agent.placement.requirements import lacks_level, lacks_numa
 
 _PREFIX = "yunikorn.apache.org/"
 _REFUSALS = ("ResourceReservationTimeout", "ApplicationRejected")

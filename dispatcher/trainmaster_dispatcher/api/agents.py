@@ -7,13 +7,13 @@ from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.agent import StreamPush
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.sync_parts import read_sync
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
 from trainmaster_dispatcher.services import agents, logs
-from trainmaster_dispatcher.services.preparing import without_nul
-from trainmaster_dispatcher.store.soft import CLUSTERS
+from trainmaster_dispatcher.services.submission_parsing import without_nul
+from trainmaster_dispatcher.store.redis_channels import CLUSTERS
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"])
 

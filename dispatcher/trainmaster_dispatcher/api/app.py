@@ -19,7 +19,7 @@ from trainmaster import __version__
 from trainmaster.metrics import exporter
 from trainmaster.metrics.kinds import Process
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api import (
     agents,
     bursts,
@@ -39,10 +39,10 @@ from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
 from trainmaster_dispatcher.services import agents as agent_service
-from trainmaster_dispatcher.services import measuring
-from trainmaster_dispatcher.services.preparing import Most
+from trainmaster_dispatcher.services import gauges
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.submission_parsing import Most
 from trainmaster_dispatcher.store import agents as agent_store
 from trainmaster_dispatcher.store.database import DuplicateError, StoreAwayError, map_error
 
@@ -168,11 +168,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if app.state.audience.includes(Audience.USERS):
         beats.append(asyncio.create_task(run_for_ever("followers", state.followers.watch), name="followers"))
     beats.append(asyncio.create_task(run_for_ever("revoked-keys", lambda: _end_streams(state)), name="revoked-keys"))
-    measuring.watch(stores)
+    gauges.watch(stores)
     beats.append(
-        asyncio.create_task(
-            run_for_ever("postgres-ping", lambda: measuring.ping_for_ever(stores)), name="postgres-ping"
-        )
+        asyncio.create_task(run_for_ever("postgres-ping", lambda: gauges.ping_for_ever(stores)), name="postgres-ping")
     )
     beats.append(
         asyncio.create_task(run_for_ever("refused-calls", lambda: _store_refusals(state)), name="refused-calls")
@@ -291,7 +289,7 @@ async def _on_problem(request: Request, error: Exception) -> Response:
     note_refusal(request, error)
     if isinstance(error, StoreAwayError):
         log.warning("503: %s", error.__cause__ or error)
-        measuring.note_problem(error)
+        gauges.note_problem(error)
     return problem_response(error, request.url.path)
 
 

@@ -6,7 +6,7 @@ from trainmaster.protocol.base import Strict
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
 from trainmaster_dispatcher.api.tenants import change, named, same_name
-from trainmaster_dispatcher.services import asking, bursting
+from trainmaster_dispatcher.services import bursting, leader_queries
 
 router = APIRouter(prefix="/v1/burst-policies", tags=["burst"])
 
@@ -20,20 +20,22 @@ class PreviewSpec(Strict):
 @router.get("")
 async def list_policies(state: App, caller: Person) -> Response:
     """Burst policies of the caller's queues, with what is at public clusters by them and how their budgets stand."""
-    return answer(await asking.policies(state.stores, state.leader, caller))
+    return answer(await leader_queries.policies(state.stores, state.leader, caller))
 
 
 @router.post("/preview")
 async def preview(request: Request, state: App, _caller: Admin) -> Response:
     """What would go to public clusters now, where, at what price, and what does not and why. Changes nothing."""
     spec = read_model(PreviewSpec, await request.body() or b"{}")
-    return answer(await asking.preview(state.stores, state.leader, spec.policies))
+    return answer(await leader_queries.preview(state.stores, state.leader, spec.policies))
 
 
 @router.get("/{name}")
 async def show_policy(name: str, state: App, caller: Person) -> Response:
     """One burst policy."""
-    return named((await asking.policies(state.stores, state.leader, caller))["burstPolicies"], name, "burst policy")
+    return named(
+        (await leader_queries.policies(state.stores, state.leader, caller))["burstPolicies"], name, "burst policy"
+    )
 
 
 @router.put("/{name}")

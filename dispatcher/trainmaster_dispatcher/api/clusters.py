@@ -15,7 +15,7 @@ from trainmaster.protocol.tenants import (
 )
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
 from trainmaster_dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
-from trainmaster_dispatcher.services import auditing, clusters, reading, recovery, tenants
+from trainmaster_dispatcher.services import auditing, clusters, job_queries, recovery, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
 
@@ -26,14 +26,14 @@ router = APIRouter(prefix="/v1", tags=["clusters"])
 async def list_clusters(state: App, caller: Person) -> Response:
     """Clusters that the caller's jobs may go to, with their contact and capacity."""
     async with state.stores.database.transaction() as tx:
-        return answer({"clusters": await reading.list_clusters(tx, caller)})
+        return answer({"clusters": await job_queries.list_clusters(tx, caller)})
 
 
 @router.get("/clusters/{name}")
 async def show_cluster(name: str, state: App, caller: Person) -> Response:
     """One cluster."""
     async with state.stores.database.transaction() as tx:
-        return named(await reading.list_clusters(tx, caller), name, "cluster")
+        return named(await job_queries.list_clusters(tx, caller), name, "cluster")
 
 
 @router.put("/clusters/{name}")

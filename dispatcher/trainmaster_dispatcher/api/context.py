@@ -13,8 +13,8 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.protocol.errors import Code, ProblemError
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.states import KeyRole
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.keyring import Keyring
 from trainmaster_dispatcher.api.leader import LeaderOverHttp
@@ -23,10 +23,10 @@ from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.domain.redaction import nothing, rendered_json
 from trainmaster_dispatcher.services.auditing import REFUSED, Refusals
 from trainmaster_dispatcher.services.cluster_admissions import ClusterAdmissions
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import Followers
-from trainmaster_dispatcher.services.intake import Intake
-from trainmaster_dispatcher.services.preparing import parse_json
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.group_commit import Intake
+from trainmaster_dispatcher.services.submission_parsing import parse_json
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller, Claim

@@ -28,18 +28,18 @@ from trainmaster_dispatcher.api.context import (
 from trainmaster_dispatcher.api.limits import OpenStream, StreamKind
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
-from trainmaster_dispatcher.services import asking, auditing, logs, reading, steer
-from trainmaster_dispatcher.services.intake import CREATED, Asked, ByItselfError
-from trainmaster_dispatcher.services.steer import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
+from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
+from trainmaster_dispatcher.services.group_commit import CREATED, Asked, ByItselfError
+from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
 from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.soft import JOBS, wait_set
+from trainmaster_dispatcher.store.redis_channels import JOBS, wait_set
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
 _LOOK_SECONDS = 1.0
 _COMMENT_SECONDS = 15.0
 """A stream that is silent for longer, or for down to half of it, says so: not all of them in the same moment."""
@@ -59,7 +59,7 @@ async def submit_jobs(
     body = await request.body()
     prepared = await state.parser.prepare(body, caller.key_id, request, await state.admissions.known())
     if is_dry:
-        return answer(await asking.dry_run(state.stores, state.leader, caller, prepared))
+        return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
 
     claim, body_hash = idempotency(request, caller, body)
     asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
@@ -102,7 +102,7 @@ async def list_jobs(
         cluster=cluster,
     )
     async with state.stores.database.transaction() as tx:
-        return answer(await reading.list_jobs(tx, caller, wanted, cursor, limit))
+        return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -160,7 +160,7 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     details: dict[str, Any] = {}
 
     async def work() -> tuple[int, Any]:
-        result = await steer.bulk(state.stores, caller, wanted, action)
+        result = await job_actions.bulk(state.stores, caller, wanted, action)
         details.update(
             {"matched": result.matched, "changed": result.changed, **auditing.jobs_of(result.ids, result.changed)}
         )
@@ -179,7 +179,7 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
 async def show_job(job_id: str, state: App, caller: Person) -> Response:
     """One job with its specification and runs."""
     async with state.stores.database.transaction() as tx:
-        return answer(await reading.show_job(tx, caller, job_id))
+        return answer(await job_queries.show_job(tx, caller, job_id))
 
 
 @router.patch("/{job_id}")
@@ -188,11 +188,11 @@ async def patch_job(job_id: str, request: Request, state: App, caller: Person) -
     body = await request.body()
     change = read_model(JobPatch, body)
     async with state.stores.database.transaction() as tx:
-        changed = await steer.patch(tx, state.stores, caller, job_id, change)
+        changed = await job_actions.patch(tx, state.stores, caller, job_id, change)
         details = change.to_wire() if changed is None else {**change.to_wire(), "changed": changed.details}
         await note(tx, caller, "patch", job_id, details)
     async with state.stores.database.transaction() as tx:
-        return answer(await reading.show_job(tx, caller, job_id))
+        return answer(await job_queries.show_job(tx, caller, job_id))
 
 
 async def _act(request: Request, state: State, caller: Caller, job_id: str, action: Action) -> Response:
@@ -206,10 +206,10 @@ async def _act(request: Request, state: State, caller: Caller, job_id: str, acti
             grace, details = parse_duration(given), {"grace": given}
 
     async def work(tx: Transaction) -> tuple[int, Any]:
-        changed = await steer.act(tx, state.stores, caller, job_id, action, grace)
+        changed = await job_actions.act(tx, state.stores, caller, job_id, action, grace)
         if changed is not None:
-            details.update(auditing.change_of(steer.told(changed.record.job), steer.told(changed.job)))
-        row = await job_store.view(tx, await steer.find_key(tx, caller, job_id))
+            details.update(auditing.change_of(job_actions.told(changed.record.job), job_actions.told(changed.job)))
+        row = await job_store.view(tx, await job_actions.find_key(tx, caller, job_id))
         return 200, {"id": job_id, "changed": changed is not None, "state": (row.wish or row.state) if row else ""}
 
     return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
@@ -242,7 +242,7 @@ async def retry_job(job_id: str, request: Request, state: App, caller: Person) -
 @router.get("/{job_id}/why")
 async def why(job_id: str, state: App, caller: Person) -> Response:
     """Why the job is where it is and, while it is queued, its place."""
-    return answer(await asking.why(state.stores, state.leader, caller, job_id))
+    return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
 @router.get("/{job_id}/events")
@@ -256,10 +256,10 @@ async def events(
 ) -> Response:
     """The job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
     async with state.stores.database.transaction() as tx:
-        key = await steer.find_key(tx, caller, job_id)
+        key = await job_actions.find_key(tx, caller, job_id)
         if "text/event-stream" not in request.headers.get("accept", ""):
             rows = await job_store.events_after(tx, key, after, limit)
-            return answer({"events": [reading.event_view(row) for row in rows]})
+            return answer({"events": [job_queries.event_view(row) for row in rows]})
     last = request.headers.get("last-event-id", "")
     if last and not (last.isdecimal() and len(last) <= _LONGEST_EVENT_ID):
         raise ProblemError(Code.BAD_CURSOR, "Last-Event-ID is a number that this API gave out")
@@ -299,7 +299,7 @@ async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> As
                 yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
                     seq,
                     row.kind.encode(),
-                    readable(reading.event_view(row)),
+                    readable(job_queries.event_view(row)),
                 )
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")

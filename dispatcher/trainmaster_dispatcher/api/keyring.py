@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 
 from trainmaster.protocol.errors import ProblemError
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.tenants import hash_key
 from trainmaster_dispatcher.store import keys
 from trainmaster_dispatcher.store.database import StoreAwayError

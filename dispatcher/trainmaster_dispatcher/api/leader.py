@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from trainmaster.protocol.base import Lenient
 from trainmaster.protocol.bursting import PolicyStatuses, Previews
-from trainmaster.protocol.places import Place, Usages
-from trainmaster_dispatcher.services.asking import Answers, NoAnswerError, PreviewQuestion, Questions
+from trainmaster.protocol.queue_position import Place, Usages
+from trainmaster_dispatcher.services.leader_queries import Answers, NoAnswerError, PreviewQuestion, Questions
 from trainmaster_dispatcher.store.scheduling import Reads
 
 Model = TypeVar("Model", bound=Lenient)

@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster_dispatcher.scheduling.view import Cluster
-from trainmaster_dispatcher.services.preparing import Most, Prepared, prepare
+from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.services.submission_parsing import Most, Prepared, prepare
 
 _MOST_WAITING = 8
 _MOST_WAITING_OF_ONE = 6

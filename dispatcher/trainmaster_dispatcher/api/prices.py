@@ -10,7 +10,7 @@ from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.usage import Per, check_dimension
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
 from trainmaster_dispatcher.api.tenants import change, named, same_name
-from trainmaster_dispatcher.services import history, pricing, spending
+from trainmaster_dispatcher.services import pricing, usage_report, workload_export
 
 router = APIRouter(prefix="/v1", tags=["prices"])
 
@@ -58,7 +58,7 @@ async def workload(
 ) -> Response:
     """What was submitted in this time and has run, as a workload for simulations; the latest first, page by page."""
     async with state.stores.database.transaction() as tx:
-        found = await history.workload(tx, begin, end or datetime.now(UTC), cursor)
+        found = await workload_export.workload(tx, begin, end or datetime.now(UTC), cursor)
     return answer(found.model_dump(mode="json", by_alias=True))
 
 
@@ -75,7 +75,7 @@ async def usage(
     """What the caller's queues have used and what it cost: of the last 30 days, unless told otherwise. Begun hours count whole."""
     settings = state.stores.settings
     until = end or datetime.now(UTC)
-    question = spending.Question.of(begin or until - timedelta(days=30), until, per, by or (), queue)
+    question = usage_report.Question.of(begin or until - timedelta(days=30), until, per, by or (), queue)
     database = state.stores.database
-    found = await spending.report(database, caller, question, settings.currency, settings.counted_labels)
+    found = await usage_report.report(database, caller, question, settings.currency, settings.counted_labels)
     return answer(found.model_dump(mode="json", by_alias=True))

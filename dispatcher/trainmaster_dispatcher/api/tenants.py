@@ -9,13 +9,13 @@ from pydantic import AwareDatetime
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
-from trainmaster_dispatcher.services import asking, auditing, reading, tenants
+from trainmaster_dispatcher.services import auditing, job_queries, leader_queries, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter, Caller
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
 
-Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
 
 
 def refuse_idempotency_key(request: Request) -> None:
@@ -53,16 +53,16 @@ def named(every: list[dict[str, Any]], name: str, what: str) -> Response:
 async def list_queues(state: App, caller: Person, usage: bool = False) -> Response:
     """Queues that the caller may see, with jobs by state; with ``usage``, what each uses now as the leading scheduler counts it."""
     if usage:
-        return answer(await asking.queues(state.stores, state.leader, caller))
+        return answer(await leader_queries.queues(state.stores, state.leader, caller))
     async with state.stores.database.transaction() as tx:
-        return answer({"queues": await reading.list_queues(tx, caller)})
+        return answer({"queues": await job_queries.list_queues(tx, caller)})
 
 
 @router.get("/queues/{path:path}")
 async def show_queue(path: str, state: App, caller: Person) -> Response:
     """One queue with its jobs by state."""
     async with state.stores.database.transaction() as tx:
-        found = [queue for queue in await reading.list_queues(tx, caller) if queue["path"] == path]
+        found = [queue for queue in await job_queries.list_queues(tx, caller) if queue["path"] == path]
     if not found:
         raise ProblemError(Code.NOT_FOUND, f"there is no queue {path!r}")
     return answer(found[0])
@@ -88,7 +88,7 @@ async def delete_queue(path: str, state: App, caller: Admin) -> Response:
 async def list_classes(state: App, _caller: Person) -> Response:
     """All priority classes, highest first."""
     async with state.stores.database.transaction() as tx:
-        return answer({"priorityClasses": await reading.list_classes(tx)})
+        return answer({"priorityClasses": await job_queries.list_classes(tx)})
 
 
 @router.put("/priority-classes/{name}")
@@ -111,14 +111,14 @@ async def delete_class(name: str, state: App, caller: Admin) -> Response:
 async def list_reservations(state: App, caller: Person) -> Response:
     """Nodes that are reserved for the caller's queues, by the beginning of their windows, ended ones included."""
     async with state.stores.database.transaction() as tx:
-        return answer({"reservations": await reading.list_reservations(tx, caller)})
+        return answer({"reservations": await job_queries.list_reservations(tx, caller)})
 
 
 @router.get("/reservations/{name}")
 async def show_reservation(name: str, state: App, caller: Person) -> Response:
     """One reservation."""
     async with state.stores.database.transaction() as tx:
-        return named(await reading.list_reservations(tx, caller), name, "reservation")
+        return named(await job_queries.list_reservations(tx, caller), name, "reservation")
 
 
 @router.put("/reservations/{name}")
@@ -182,4 +182,4 @@ async def list_audit(
     """Who changed what and what was refused, newest first."""
     wanted = AuditFilter(target, actor, action, since, until)
     async with state.stores.database.transaction() as tx:
-        return answer(await reading.list_audit(tx, wanted, cursor, limit))
+        return answer(await job_queries.list_audit(tx, wanted, cursor, limit))

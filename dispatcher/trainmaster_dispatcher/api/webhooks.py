@@ -6,12 +6,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
-from trainmaster_dispatcher.services import reading, webhooks
+from trainmaster_dispatcher.services import job_queries, webhooks
 from trainmaster_dispatcher.store.database import Transaction
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
-Limit = Annotated[int, Query(ge=1, le=reading.MOST_PER_PAGE)]
+Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
 
 
 _NOT_KEPT = {"Cache-Control": "no-store"}
@@ -43,9 +43,9 @@ async def rotate_secret(path: str, request: Request, state: App, caller: Person)
 async def list_dead(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
     """A page of messages that were given up, newest first; users see those of their own queues."""
     async with state.stores.database.transaction() as tx:
-        found = await webhooks.dead_letters(tx, caller, reading.read_cursor(cursor), limit + 1)
+        found = await webhooks.dead_letters(tx, caller, job_queries.read_cursor(cursor), limit + 1)
     page = found[:limit]
-    more = reading.make_cursor(page[-1]["id"]) if len(found) > limit else None
+    more = job_queries.make_cursor(page[-1]["id"]) if len(found) > limit else None
     return answer({"dead": page, "next": more})
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from trainmaster.cli.documents import read_documents, validated
 from trainmaster.cli.errors import UsageError
 from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.declared import Document
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.resource_kinds import Document
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.cli.embedded import private_file

@@ -94,7 +94,7 @@ def _check_schema(settings: Any) -> None:
 
 def _check_soft_state(settings: Any) -> None:
     """Wait for Redis where one is set: going on without it is for outages, not for a wrong address."""
-    from trainmaster_dispatcher.store.soft import ping
+    from trainmaster_dispatcher.store.redis_channels import ping
 
     if settings.redis_url:
         try:
@@ -147,9 +147,9 @@ def scheduler(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -
     process_logs.set_up(json=not plain_logs)
     _check_schema(settings)
     _check_soft_state(settings)
+    from trainmaster_dispatcher.scheduler.leader_api import CannotListenError
     from trainmaster_dispatcher.scheduler.loop import Scheduler
-    from trainmaster_dispatcher.scheduler.reads import CannotListenError
-    from trainmaster_dispatcher.services.stores import Stores
+    from trainmaster_dispatcher.services.context import Stores
 
     serve_metrics(metrics_port, "scheduler")
 
@@ -270,7 +270,7 @@ def recovered(
     """
     settings = _settings()
     from trainmaster_dispatcher.services import recovery
-    from trainmaster_dispatcher.services.stores import Stores
+    from trainmaster_dispatcher.services.context import Stores
 
     async def work() -> str:
         stores = Stores.open(settings)

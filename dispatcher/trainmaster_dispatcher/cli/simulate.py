@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.fake_cluster.fleet import Fleet
-    from trainmaster.protocol.declared import Document
+    from trainmaster.protocol.resource_kinds import Document
     from trainmaster.protocol.simulations import SimulationSpec
     from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
     from trainmaster_dispatcher.whatif.report import Case
@@ -229,8 +229,8 @@ def _kind_of(path: Path) -> str:
 
 def _span(since: str, until: str | None) -> "tuple[datetime, datetime]":
     """The time of history that is meant. Raises UsageError."""
-    from trainmaster.cli.moments import moment_of
     from trainmaster.cli.output import now
+    from trainmaster.cli.time_arguments import moment_of
 
     reference = now()
     return moment_of(since, reference, "--since"), (
@@ -357,7 +357,7 @@ def _declared(
     Raises ProblemError, UsageError.
     """
     from trainmaster.cli.documents import read_documents
-    from trainmaster.protocol.declared import in_place_of
+    from trainmaster.protocol.resource_kinds import in_place_of
     from trainmaster_dispatcher.whatif.scenario import declared
     from trainmaster_dispatcher.whatif.sweeping import is_burst, with_burst
 

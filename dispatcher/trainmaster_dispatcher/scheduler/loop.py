@@ -18,21 +18,21 @@ from collections.abc import Callable
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained, note
-from trainmaster_dispatcher.scheduler.memory import Memory
-from trainmaster_dispatcher.scheduler.reads import Sight, serving
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.view import View
-from trainmaster_dispatcher.services import absences, agents, bursting, measuring, planning, recovery
-from trainmaster_dispatcher.services.following import Follower
-from trainmaster_dispatcher.services.planning import NotLeaderError
+from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduler.leader_api import Sight, serving
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.services import absences, agents, apply_plan, bursting, gauges, recovery
+from trainmaster_dispatcher.services.apply_plan import NotLeaderError
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.feed_follower import Follower
 from trainmaster_dispatcher.services.reason_book import ReasonBook
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store import scheduling
 from trainmaster_dispatcher.store.database import process_name
 from trainmaster_dispatcher.store.migrate import PARTITIONS_SQL
+from trainmaster_dispatcher.store.redis_channels import SCHEDULER, wait_set
 from trainmaster_dispatcher.store.scheduling import Reads, StoreRestoredError
-from trainmaster_dispatcher.store.soft import SCHEDULER, wait_set
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +49,23 @@ _REHEARSAL_PART = 20
 """A standby rehearses for one part of its time in so many at most."""
 
 
-def _is_large(view: View) -> bool:
+def _is_large(view: SchedulerState) -> bool:
     return len(view.jobs) + len(view.runs) >= _MANY_JOBS
 
 
-async def _decided(view: View, now: float) -> Plan:
+async def _decided(view: SchedulerState, now: float) -> Plan:
     """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
     if _is_large(view):
         return await asyncio.to_thread(decide, view, now)
     return decide(view, now)
 
 
-def _carry_over(view: View, plan: Plan) -> None:
+def _carry_over(view: SchedulerState, plan: Plan) -> None:
     """Give the view what the next decision goes on from."""
     view.reservations, view.bursting, view.held_back = plan.reservations, plan.bursting, plan.held_back
 
 
-def _held(view: View) -> dict[tuple[str, ...], float]:
+def _held(view: SchedulerState) -> dict[tuple[str, ...], float]:
     return {(Part.JOB_CLASS.value,): float(len(view.held_back))} if view.held_back else {}
 
 
@@ -138,9 +138,9 @@ class Scheduler:
                         await scheduling.leave_lead(tx, self.token)
 
     async def _measure(self) -> None:
-        measuring.watch(self.stores)
+        gauges.watch(self.stores)
         metrics.leader.set_function(lambda: float(self.token is not None))
-        await measuring.measure_for_ever(
+        await gauges.measure_for_ever(
             self.stores,
             lambda: self._follower.cursor,
             lambda: self.token is not None,
@@ -171,7 +171,7 @@ class Scheduler:
             if await recovery.begin_unless_on(self.stores):
                 log.exception("the store was restored; nothing starts before every agent has told what it runs")
         except ProblemError as error:
-            measuring.note_problem(error)
+            gauges.note_problem(error)
             log.warning("the cycle could not be done: %s", error)
         except Exception as error:
             # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
@@ -255,9 +255,9 @@ class Scheduler:
             self.cycle += 1
             decided = self.clock()
             waited = book.waited(follower.view, plan)
-            applied = await planning.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
+            applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
             metrics.apply_seconds.observe(self.clock() - decided)
-            measuring.note_applied(follower.view, plan, applied.jobs)
+            gauges.note_applied(follower.view, plan, applied.jobs)
             async with self._changing:
                 follower.note_applied(plan, applied)
                 if applied.unwritten:
@@ -293,7 +293,7 @@ class Scheduler:
         elif now >= self._next_timers:
             self._next_timers = now + min(_LOOK_SECONDS, self.stores.settings.lease_seconds / 4)
             with contained(Part.CHORE, "release holds"):
-                await planning.release_holds(self.stores, token)
+                await apply_plan.release_holds(self.stores, token)
             with contained(Part.CHORE, "give up overdue runs"):
                 await agents.give_up_overdue(self.stores, token)
         if now >= self._next_usage:
@@ -301,14 +301,14 @@ class Scheduler:
         if now >= self._next_chores:
             self._next_chores = now + _CHORES_SECONDS
             with contained(Part.CHORE, "keep house"):
-                await planning.keep_house(self.stores, token, PARTITIONS_SQL)
+                await apply_plan.keep_house(self.stores, token, PARTITIONS_SQL)
 
     async def _count_usage(self, token: int, follower: Follower) -> None:
         self._next_usage = self.clock() + _USAGE_SECONDS
         with contained(Part.CHORE, "count past usage"):
-            await planning.count_usage(self.stores, token, follower)
+            await apply_plan.count_usage(self.stores, token, follower)
         with contained(Part.CHORE, "warn of budgets"):
-            await planning.warn_of_budgets(self.stores, token, follower)
+            await apply_plan.warn_of_budgets(self.stores, token, follower)
 
     async def _keep_lead(self) -> None:
         seconds = self.stores.settings.leader_seconds

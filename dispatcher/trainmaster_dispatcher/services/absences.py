@@ -11,7 +11,7 @@ from trainmaster.protocol.agent import Absence, RunReport
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.states import StopCause
 from trainmaster_dispatcher.domain import run_machine
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import runs, scheduling
 from trainmaster_dispatcher.store.database import Transaction

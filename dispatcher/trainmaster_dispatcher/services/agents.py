@@ -21,17 +21,17 @@ from trainmaster.protocol.parameters import substitute
 from trainmaster.protocol.states import FailureCategory, JobState, RunState, StopCause
 from trainmaster.protocol.sync_parts import CAPACITY, Sync
 from trainmaster_dispatcher.domain import lifecycle, run_machine
-from trainmaster_dispatcher.domain.binding import bound_spec
+from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.job_machine import RunEnding
 from trainmaster_dispatcher.domain.run_machine import Verdict
-from trainmaster_dispatcher.services import absences, measuring, recovery
-from trainmaster_dispatcher.services.stopping import grace_of, stop_of
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services import absences, gauges, recovery
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.stop_orders import grace_of, stop_of
 from trainmaster_dispatcher.store import agents, datasets, runs, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Transaction, to_epoch
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.soft import CLUSTERS, SCHEDULER, wait_set
+from trainmaster_dispatcher.store.redis_channels import CLUSTERS, SCHEDULER, wait_set
 
 log = logging.getLogger(__name__)
 
@@ -134,11 +134,11 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
         # Last, so that the lease runs from as late as possible and the contact row is locked only briefly.
         is_current = await agents.renew(tx, cluster_id, request.session, request.number, lease, request.agent_version)
         if not is_current:
-            measuring.note_contact(caller.cluster or "", agents.Contact(is_current=False))
+            gauges.note_contact(caller.cluster or "", agents.Contact(is_current=False))
             raise superseded()
-    measuring.count_reports(found.verdicts, len(found.unknown))
+    gauges.count_reports(found.verdicts, len(found.unknown))
     _tell_refused(caller.cluster or "", given)
-    measuring.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
+    gauges.count_ends(found.transitions, {cluster_id: caller.cluster or ""})
     stores.jobs_changed([t.record.id for t in found.transitions], for_scheduler=found.concerns_scheduler)
     if asked or restored:
         stores.jobs_changed([t.record.id for t in (*asked, *restored)], [cluster_id])
@@ -160,7 +160,7 @@ async def sync(stores: Stores, caller: Caller, given: Sync) -> SyncAnswer:
 
 def _tell_refused(cluster: str, given: Sync) -> None:
     for one in given.refused:
-        measuring.count_refused(cluster, is_capacity=one.part == CAPACITY)
+        gauges.count_refused(cluster, is_capacity=one.part == CAPACITY)
         without = f"; taken without {', '.join(one.left_out)}" if one.left_out else ""
         log.warning("cluster %s: its agent's report of %s has a mistake: %s%s", cluster, one.part, one.message, without)
 
@@ -178,7 +178,7 @@ async def _begin_session(tx: Transaction, stores: Stores, caller: Caller, cluste
             f" {max(1, round(contact.held_for))} s",
             retry_after=max(1.0, contact.held_for),
         )
-    measuring.note_contact(cluster, contact)
+    gauges.note_contact(cluster, contact)
     if not contact.is_current:
         raise superseded()
     if request.capacity is not None:
@@ -504,8 +504,8 @@ async def give_up_overdue(stores: Stores, token: int) -> int:
                 await give_up(tx, refs, RunEnding(RunState.LOST, message=message), found)
         await write_findings(tx, found)
         await agents.unset_checked(tx, {t.cluster_id for t in found.transitions if t.cluster_id is not None})
-        names = await measuring.cluster_names(tx) if found.transitions else {}
-    measuring.count_ends(found.transitions, names)
+        names = await gauges.cluster_names(tx) if found.transitions else {}
+    gauges.count_ends(found.transitions, names)
     if found.transitions:
         stores.jobs_changed([t.record.id for t in found.transitions])
     return len(found.transitions)
@@ -587,7 +587,7 @@ async def _fail_without_order(stores: Stores, caller: Caller, failed: Mapping[Ru
             found.changes.append(runs.RunChange(ref, outcome.run, result={"message": failed[ref], "end": end}))
             follow_run(found, record, job, outcome, ending, policy, now)
         await write_findings(tx, found)
-    measuring.count_ends(found.transitions, {_cluster_of(caller): caller.cluster or ""})
+    gauges.count_ends(found.transitions, {_cluster_of(caller): caller.cluster or ""})
     stores.jobs_changed([one.record.id for one in found.transitions])
 
 

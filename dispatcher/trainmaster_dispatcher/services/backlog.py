@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
-from trainmaster_dispatcher.services.preparing import Prepared
 from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.submission_parsing import Prepared
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller

@@ -7,8 +7,8 @@ from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, KeySpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.services import bursting, pricing, tenants
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.stores import Stores
 from trainmaster_dispatcher.store import bursts, datasets, keys, prices
 from trainmaster_dispatcher.store import tenants as tenant_store
 from trainmaster_dispatcher.store.database import Transaction

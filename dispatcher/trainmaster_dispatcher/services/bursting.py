@@ -14,9 +14,9 @@ from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending, policy_of
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.burst import Standing, standings_of
-from trainmaster_dispatcher.scheduling.plan import Granted
-from trainmaster_dispatcher.scheduling.view import View
+from trainmaster_dispatcher.scheduling.cycle.burst import Standing, standings_of
+from trainmaster_dispatcher.scheduling.state.plan import Granted
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.store import bursts as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.bursts import Warned
@@ -119,7 +119,7 @@ async def note_costs(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> N
         await store.add_spent(tx, costs)
 
 
-def budgets_used(view: View, now: float) -> dict[tuple[str, ...], float]:
+def budgets_used(view: SchedulerState, now: float) -> dict[tuple[str, ...], float]:
     """By policy and span: the part of its budget that runs have spent until now."""
     return {
         (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
@@ -128,7 +128,7 @@ def budgets_used(view: View, now: float) -> dict[tuple[str, ...], float]:
     }
 
 
-async def warn(tx: Transaction, view: View, now: float) -> None:
+async def warn(tx: Transaction, view: SchedulerState, now: float) -> None:
     """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
     found = []
     for policy in view.policies.values():

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec
-from trainmaster_dispatcher.scheduling.declared import cluster_of
-from trainmaster_dispatcher.scheduling.view import Cluster
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.scheduling.state.from_specs import cluster_of
+from trainmaster_dispatcher.scheduling.state.state import Cluster
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents
 
 log = logging.getLogger(__name__)

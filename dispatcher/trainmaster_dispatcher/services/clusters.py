@@ -12,9 +12,9 @@ from trainmaster.protocol.states import ClusterKind, KeyRole, RunState, StopCaus
 from trainmaster.protocol.tenants import ClusterSpec, JoinSpec, KeySpec
 from trainmaster_dispatcher.domain import run_machine
 from trainmaster_dispatcher.domain.job_machine import RunEnding
-from trainmaster_dispatcher.services import measuring, tenants
+from trainmaster_dispatcher.services import gauges, tenants
 from trainmaster_dispatcher.services.agents import Findings, give_up, write_findings
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents, keys, recovery, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import tenants as store
@@ -198,7 +198,7 @@ async def _give_up_all(
             await give_up(tx, refs, ending, found)
             await write_findings(tx, found)
             await agents.unset_checked(tx, [cluster_id])
-        measuring.count_ends(found.transitions, {cluster_id: name})
+        gauges.count_ends(found.transitions, {cluster_id: name})
         stores.jobs_changed([one.record.id for one in found.transitions], [cluster_id])
         lost += len(found.transitions)
     return lost

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.protocol.errors import ProblemError
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import agents
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.database import Row
-from trainmaster_dispatcher.store.soft import JOBS
+from trainmaster_dispatcher.store.redis_channels import JOBS
 
 log = logging.getLogger(__name__)
 

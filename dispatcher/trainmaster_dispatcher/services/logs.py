@@ -13,13 +13,13 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import BadIdError, RunRef, parse_run_id, run_id
 from trainmaster.protocol.states import JobState, RunState
 from trainmaster_dispatcher.services.agents import superseded
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.followers import STREAM_SECONDS, Followers
-from trainmaster_dispatcher.services.steer import find_key
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.job_actions import find_key
 from trainmaster_dispatcher.store import agents, runs
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.soft import CLUSTERS, JOBS, wait_set
+from trainmaster_dispatcher.store.redis_channels import CLUSTERS, JOBS, wait_set
 
 _LOOK_SECONDS = 2.0
 _MOST_SECONDS_UNLOOKED = 10.0

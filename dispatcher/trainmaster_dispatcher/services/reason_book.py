@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from trainmaster.protocol.reasons import Reason, Token
-from trainmaster_dispatcher.scheduling.plan import Plan
-from trainmaster_dispatcher.scheduling.view import ClassKey, View
-from trainmaster_dispatcher.services.following import Told, Unwritten
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState
+from trainmaster_dispatcher.services.feed_follower import Told, Unwritten
 
 _MOST_REASONS = 5000
 """Reasons that are written with one plan at most; the others follow with the next ones."""
@@ -72,13 +72,13 @@ class ReasonBook:
             if isinstance(one.decision, Told):
                 self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
 
-    def waited(self, view: View, plan: Plan) -> dict[int, Reason]:
+    def waited(self, view: SchedulerState, plan: Plan) -> dict[int, Reason]:
         """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""
         before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
         found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
         return {job_id: reason for job_id, reason in found if reason is not None}
 
-    def waits(self, view: View) -> Counter[str]:
+    def waits(self, view: SchedulerState) -> Counter[str]:
         """How many jobs wait, by the token of their reason."""
         out: Counter[str] = Counter()
         for classes in view.waiting.values():

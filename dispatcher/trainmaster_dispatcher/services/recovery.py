@@ -15,7 +15,7 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.ids import RunRef, job_id, run_id
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain import job_machine
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import recovery as store
 from trainmaster_dispatcher.store import runs, scheduling, tenants

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.containment import Part, contained
-from trainmaster_dispatcher.services.accounting import Accounting
 from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.store import retention as store
 from trainmaster_dispatcher.store import simulations
 from trainmaster_dispatcher.store.database import Database, Transaction

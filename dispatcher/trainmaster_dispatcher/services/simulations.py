@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.protocol.base import Strict
-from trainmaster.protocol.declared import Kind
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.resource_kinds import Kind
 from trainmaster.protocol.simulations import (
     Installation,
     SimulationOrder,
@@ -23,7 +23,7 @@ from trainmaster.protocol.simulations import (
 )
 from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.workload import Workload
-from trainmaster_dispatcher.services import bursting, history, reading
+from trainmaster_dispatcher.services import bursting, job_queries, workload_export
 from trainmaster_dispatcher.store import datasets, prices
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database, Transaction
@@ -39,10 +39,10 @@ MOST_OPEN = 100
 
 async def installation(tx: Transaction, caller: Caller) -> Installation:
     """What is there and what was declared, as the API shows it to an admin."""
-    clusters = await reading.list_clusters(tx, caller)
+    clusters = await job_queries.list_clusters(tx, caller)
     shown: dict[Kind, list[dict[str, Any]]] = {
-        "Queue": await reading.list_queues(tx, caller),
-        "PriorityClass": await reading.list_classes(tx),
+        "Queue": await job_queries.list_queues(tx, caller),
+        "PriorityClass": await job_queries.list_classes(tx),
         "PriceBook": _as_shown(await prices.books(tx)),
         "Cluster": clusters,
         "Dataset": _as_shown(await datasets.datasets(tx)),
@@ -148,7 +148,9 @@ async def workload(
     cursor: int | None = None
     while True:
         async with database.transaction() as tx:
-            pages.append(await history.workload(tx, wanted.since, wanted.until or asked_at.astimezone(UTC), cursor))
+            pages.append(
+                await workload_export.workload(tx, wanted.since, wanted.until or asked_at.astimezone(UTC), cursor)
+            )
         if sum(len(one.jobs) for one in pages) > MOST_JOBS:
             raise ProblemError(
                 Code.INVALID_SPEC, f"more than {MOST_JOBS:,} jobs were submitted in this time; choose a shorter one"

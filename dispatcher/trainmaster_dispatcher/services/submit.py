@@ -10,8 +10,14 @@ from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.ids import job_id
 from trainmaster_dispatcher.domain.priority_classes import allowed_classes, not_allowed
 from trainmaster_dispatcher.services import webhooks
-from trainmaster_dispatcher.services.preparing import MOST_MISTAKES, Prepared, PreparedSpec, mistaken, refused_by
-from trainmaster_dispatcher.services.stores import Stores
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submission_parsing import (
+    MOST_MISTAKES,
+    Prepared,
+    PreparedSpec,
+    mistaken,
+    refused_by,
+)
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store import tenants
 from trainmaster_dispatcher.store.database import Transaction

@@ -10,15 +10,15 @@ from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, Bu
 from trainmaster_dispatcher.domain.datasets import Dataset
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.recovery import closed_by_recovery
-from trainmaster_dispatcher.scheduling.declared import advance_of, class_of, cluster_of, dataset_of, queue_of
-from trainmaster_dispatcher.scheduling.plan import members_leaving
-from trainmaster_dispatcher.scheduling.view import (
+from trainmaster_dispatcher.scheduling.state.from_specs import advance_of, class_of, cluster_of, dataset_of, queue_of
+from trainmaster_dispatcher.scheduling.state.plan import members_leaving
+from trainmaster_dispatcher.scheduling.state.state import (
     AdvanceReservation,
     Cluster,
     LiveRun,
     PriorityClass,
     Queue,
-    View,
+    SchedulerState,
     WaitingJob,
     freeze_placement,
     load_of,
@@ -58,7 +58,7 @@ def queues_named_in(spec: Any) -> Sequence[str]:
     return [path for path in queues if isinstance(path, str)] if isinstance(queues, list) else []
 
 
-def run_from(row: Any, view: View) -> LiveRun:
+def run_from(row: Any, view: SchedulerState) -> LiveRun:
     """Return the live run of a job, after what it counts for in ``view`` was worked out once: then it can be put there."""
     run = LiveRun(
         job_id=row.id,

@@ -24,18 +24,18 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import ClusterKind, JobState, RunState, StopCause
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.domain import job_machine
-from trainmaster_dispatcher.domain.binding import bound_spec
+from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.burst_policies import Spending, policy_of
 from trainmaster_dispatcher.domain.job_machine import Job, RunEnding
 from trainmaster_dispatcher.domain.prices import FREE, Tariff, tariff_of
 from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
-from trainmaster_dispatcher.scheduling.decide import decide
-from trainmaster_dispatcher.scheduling.declared import class_of, cluster_of, dataset_of, queue_of
-from trainmaster_dispatcher.scheduling.lines import product_of
-from trainmaster_dispatcher.scheduling.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
-from trainmaster_dispatcher.scheduling.view import View, WaitingJob, freeze_placement
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.state.flavors import product_of
+from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, dataset_of, queue_of
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob, freeze_placement
 from trainmaster_dispatcher.whatif.stays import Groups, Stay
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
@@ -104,7 +104,7 @@ class Simulation:
     """One fleet under one set of declarations. ``run`` may be called once. Raises ProblemError for what does not go together."""
 
     def __init__(self, fleet: Fleet, declared: Declared) -> None:
-        self._view = View()
+        self._view = SchedulerState()
         self._queues = _put_queues(self._view, declared.queues)
         self._classes, self._default_class = _put_classes(self._view, declared.classes)
         specs = {spec.name: spec for spec in declared.clusters}
@@ -510,7 +510,7 @@ class Simulation:
         return {group.name: (product_of(group), group.labels) for group in self._clusters[key].floor.report()}
 
 
-def _put_queues(view: View, specs: Sequence[QueueSpec]) -> dict[str, int]:
+def _put_queues(view: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, int]:
     """Keys of the queues by path; parents first."""
     keys: dict[str, int] = {}
     for spec in sorted(specs, key=lambda spec: spec.path.count("/")):
@@ -521,7 +521,7 @@ def _put_queues(view: View, specs: Sequence[QueueSpec]) -> dict[str, int]:
     return keys
 
 
-def _put_classes(view: View, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
+def _put_classes(view: SchedulerState, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
     """Keys of the classes by name, and the default one's."""
     every = specs or (PriorityClassSpec(name="normal", value=0, default=True),)
     keys = {spec.name: key for key, spec in enumerate(every, start=1)}
@@ -532,7 +532,7 @@ def _put_classes(view: View, specs: Sequence[PriorityClassSpec]) -> tuple[dict[s
 
 
 def _put_policies(
-    view: View,
+    view: SchedulerState,
     specs: Sequence[BurstPolicySpec],
     queues: Mapping[str, int],
     clusters: Mapping[int, ClusterSpec],

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainmaster.fake_cluster.fleet import Fleet
-from trainmaster.protocol.declared import MODELS, Document, Kind
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.resource_kinds import MODELS, Document, Kind
 
 KINDS: Sequence[Kind] = ("Queue", "PriorityClass", "PriceBook", "Cluster", "Dataset", "BurstPolicy")
 """What a simulation goes by."""

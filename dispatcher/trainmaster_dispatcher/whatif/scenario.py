@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.fake_cluster.generate import tenants_of
 from trainmaster.protocol.bursting import BurstPolicySpec
-from trainmaster.protocol.declared import Document, in_place_of, read_declared
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
-from trainmaster.protocol.mistakes import mistakes_of
 from trainmaster.protocol.prices import PriceBookSpec
+from trainmaster.protocol.resource_kinds import Document, in_place_of, read_declared
 from trainmaster.protocol.simulations import (
     Installation,
     SimulationOrder,
@@ -21,6 +20,7 @@ from trainmaster.protocol.simulations import (
     WorkloadSpec,
 )
 from trainmaster.protocol.tenants import ClusterSpec, DatasetSpec, PriorityClassSpec, QueueSpec
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation
 from trainmaster_dispatcher.whatif.figures import figures_of, summary_of

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.protocol.declared import Document
 from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.resource_kinds import Document
 
 _BURST = "burst."
 NONE = "none"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster.protocol.jobs import JobSpec
-from trainmaster.protocol.mistakes import mistakes_of
+from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster.protocol.workload import Workload, WorkloadJob
 
 Limits = Literal["asked", "exact", "none"]

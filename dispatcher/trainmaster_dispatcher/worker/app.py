@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.worker.side import Side
+from trainmaster_dispatcher.worker.async_bridge import Side
 from trainmaster_dispatcher.worker.tasks import RELAY, RETENTION, SIMULATE, USAGE, make_tasks
 
 log = logging.getLogger(__name__)

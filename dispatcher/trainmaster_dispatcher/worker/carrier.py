@@ -11,7 +11,7 @@ from trainmaster.protocol.simulations import SimulationState
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
-from trainmaster_dispatcher.worker.simulating import Heard, run_apart
+from trainmaster_dispatcher.worker.simulation_process import Heard, run_apart
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained
-from trainmaster_dispatcher.services.accounting import Accounting
 from trainmaster_dispatcher.services.retention import Removed, Retention
+from trainmaster_dispatcher.services.usage_ledger import Accounting
 from trainmaster_dispatcher.services.webhooks import Relay, Tally, Terms
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
+from trainmaster_dispatcher.worker.async_bridge import Side
 from trainmaster_dispatcher.worker.carrier import CLAIM_SECONDS, Carrier
 from trainmaster_dispatcher.worker.http import Poster
-from trainmaster_dispatcher.worker.side import Side
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, KubeError, RefusedError
 from trainmaster_agent.kube.pods import PodSight
-from trainmaster_agent.runtime.kubernetes.ends import shortened
+from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
 
 log = logging.getLogger(__name__)
 

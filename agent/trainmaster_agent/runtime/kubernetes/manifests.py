@@ -15,8 +15,8 @@ from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, Placement
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
-from trainmaster_agent.runtime.kubernetes.facts import Facts
 from trainmaster_agent.runtime.kubernetes.record import Record, run_labels
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
 _DEADLINE_SLACK = 60
 """Seconds beyond the time limit after which the cluster itself ends a member: the agent does it first, and for all at once."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster_agent.kube.pods import PodSight, moment
-from trainmaster_agent.runtime.kubernetes.ends import shortened
+from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
 
 _MOST_NODES = 3
 _MOST_MEMBERS = 4

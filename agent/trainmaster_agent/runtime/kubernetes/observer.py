@@ -14,10 +14,8 @@ from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Res
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.kube.watch import Sink
 from trainmaster_agent.placement.port import Placement
-from trainmaster_agent.runtime.kubernetes.book import Book
-from trainmaster_agent.runtime.kubernetes.cluster_books import entries
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.facts import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.event_handlers import NodeSink, ObjectSink, PodSink
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans
 from trainmaster_agent.runtime.kubernetes.record import (
@@ -28,7 +26,9 @@ from trainmaster_agent.runtime.kubernetes.record import (
     UnreadableAnchorError,
     read_record,
 )
-from trainmaster_agent.runtime.kubernetes.sinks import NodeSink, ObjectSink, PodSink
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.watch_setup import entries
 
 log = logging.getLogger(__name__)
 

@@ -36,31 +36,31 @@ from trainmaster_agent.kube.paths import (
 from trainmaster_agent.kube.watch import Watch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
 from trainmaster_agent.placement.port import Placement
-from trainmaster_agent.runtime.kubernetes.anchors import Anchors
-from trainmaster_agent.runtime.kubernetes.book import Book, first_status
-from trainmaster_agent.runtime.kubernetes.burial import Burial
+from trainmaster_agent.runtime.change_event import News
+from trainmaster_agent.runtime.kubernetes.accept import Intake
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.crew import Crew
-from trainmaster_agent.runtime.kubernetes.facts import Facts, facts_of
-from trainmaster_agent.runtime.kubernetes.intake import Intake
-from trainmaster_agent.runtime.kubernetes.lacks import what_lacks
+from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
+from trainmaster_agent.runtime.kubernetes.node_capacity import Room
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster_agent.runtime.kubernetes.observer import Observer
 from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans, Records
 from trainmaster_agent.runtime.kubernetes.output import Outputs
+from trainmaster_agent.runtime.kubernetes.preflight import what_lacks
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
     Record,
     Verdict,
 )
-from trainmaster_agent.runtime.kubernetes.room import Room
+from trainmaster_agent.runtime.kubernetes.record_store import Anchors
+from trainmaster_agent.runtime.kubernetes.run_reconciler import Crew
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
+from trainmaster_agent.runtime.kubernetes.run_state import Book, first_status
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
-from trainmaster_agent.runtime.news import News
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
 
 log = logging.getLogger(__name__)

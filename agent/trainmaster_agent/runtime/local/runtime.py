@@ -13,14 +13,14 @@ from typing import Any
 
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster_agent.containment import contain
-from trainmaster_agent.runtime.local import layout, logs, processes, strays
-from trainmaster_agent.runtime.local.books import Books
+from trainmaster_agent.runtime.change_event import News
+from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
-from trainmaster_agent.runtime.local.held import Held, Phase, check_name
 from trainmaster_agent.runtime.local.layout import boottime
 from trainmaster_agent.runtime.local.records import NoSpaceError, Record, Records, Sight
+from trainmaster_agent.runtime.local.run_entry import Held, Phase, check_name
+from trainmaster_agent.runtime.local.run_registry import Books
 from trainmaster_agent.runtime.local.spawner import Spawner
-from trainmaster_agent.runtime.news import News
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
 
 _log = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ class LocalRuntime:
         held = self._books.runs[run]
         self._books.read(held)
         if held.phase is not Phase.OVER:
-            await asyncio.to_thread(processes.kill_leftovers, run, self._records.directory(run))
+            await asyncio.to_thread(process_table.kill_leftovers, run, self._records.directory(run))
             self._books.bury(held)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from trainmaster_agent.runtime.local import layout, zygote
+from trainmaster_agent.runtime.local import fork_server, layout
 from trainmaster_agent.runtime.local.records import lock_file
 from trainmaster_agent.runtime.port import RuntimeRefusedError
 
@@ -51,7 +51,7 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, (self._state_dir / "zygote.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *zygote.COMMAND, str(theirs.fileno()), str(lock)],
+                [sys.executable, *fork_server.COMMAND, str(theirs.fileno()), str(lock)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

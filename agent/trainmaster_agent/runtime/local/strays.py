@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainmaster.protocol.agent import StopRun
-from trainmaster_agent.runtime.local import layout, processes
+from trainmaster_agent.runtime.local import layout, process_table
 from trainmaster_agent.runtime.local.layout import StopWish, boottime
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Strays:
 
 def families(run: str) -> list[Family]:
     """Return all living processes of a run, by keeper; members without a keeper come last, each by itself."""
-    everyone = [process for process in processes.everyone() if process.lives]
+    everyone = [process for process in process_table.everyone() if process.lives]
     keepers = {process.pid: folder for process in everyone for folder in _folders(process.pid, run)}
     parents = {process.pid: process.parent for process in everyone}
     found = {pid: Family(pid, folder=folder if folder.exists() else None) for pid, folder in keepers.items()}
@@ -163,6 +163,6 @@ def _kill(family: Family) -> None:
     """Kill the keeper first, so that it starts nothing again; the kernel kills its children with it."""
     _log.warning("processes %s of a run without a record are killed", family.members or [family.keeper])
     if family.keeper is not None:
-        processes.send(family.keeper, signal.SIGKILL)
+        process_table.send(family.keeper, signal.SIGKILL)
     for member in family.members:
-        processes.send(member, signal.SIGKILL)
+        process_table.send(member, signal.SIGKILL)

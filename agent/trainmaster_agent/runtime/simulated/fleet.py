@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from trainmaster.fake_cluster.chance import draw
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, Keyed
+from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster_agent.runtime.port import RuntimeRefusedError
 from trainmaster_agent.runtime.simulated.runtime import SimulatedRuntime
 from trainmaster_agent.sync import Agent, Dispatcher, SupersededError

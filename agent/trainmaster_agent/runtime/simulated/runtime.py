@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.fake_cluster import output
-from trainmaster.fake_cluster.chance import draw
 from trainmaster.fake_cluster.cluster import Cluster
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster_agent.containment import contain
+from trainmaster_agent.runtime.change_event import News
 from trainmaster_agent.runtime.local.layout import boot_id, boottime
-from trainmaster_agent.runtime.news import News
 from trainmaster_agent.runtime.port import LogSlice, RunStatus
 from trainmaster_agent.runtime.simulated.journal import Journal
 from trainmaster_agent.runtime.simulated.statuses import status_of

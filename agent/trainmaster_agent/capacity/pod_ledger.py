@@ -1,0 +1,172 @@
+"""`Books`: which nodes and pods there are, and the sums of what pods take of each node."""
+
+import sys
+from collections import Counter
+from typing import Any, TypeVar
+
+from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.config import CapacityConfig
+from trainmaster_agent.capacity.node_cache import BoundPod, Host
+from trainmaster_agent.capacity.nodes import State, read_node, read_zones
+from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
+
+_MIG_STRATEGY = ("nvidia.com/mig.strategy", "mixed")
+
+_MOST_ONCE = 20_000
+"""Values of which only one object is kept; beyond that all are forgotten, which costs memory and nothing else."""
+
+_T = TypeVar("_T")
+
+
+class Books:
+    """Nothing of an object is kept but what counts. ``own_label``: label and value that the pods of our own members carry."""
+
+    def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
+        self._config = config
+        self._own_label = own_label
+        self._hosts: dict[str, Host] = {}
+        self._dirty: set[Host] = set()
+        """Nodes that changed since the last report."""
+        self._pods: dict[str, BoundPod] = {}
+        self._marked: dict[Mark, set[str]] = {Mark.SHARES: set(), Mark.UNREADABLE: set()}
+        """Foreign pods that are not counted exactly."""
+        self._label_keys = Counter[tuple[str, ...]]()
+        """How many nodes carry which labels."""
+        self._layout_is_stale = True
+        self._pool_nodes = Counter[str]()
+        self._mixed_mig: set[str] = set()
+        self._once: dict[Any, Any] = {}
+
+    def free_now(self, node: str) -> Resources:
+        """What a node has left for pods at this moment, our own members subtracted too; ``pods`` is one of the amounts.
+
+        Exact, not floored. Empty for a node that takes no members.
+        """
+        host = self._hosts.get(node)
+        return host.free_now() if host is not None and host.is_offered else {}
+
+    # Nodes
+
+    def node_put(self, obj: dict[str, Any]) -> None:
+        facts = read_node(obj, self._config.ignore_taints)
+        ignored = self._config.ignore_nodes
+        state = State.IGNORED if ignored is not None and ignored.holds(facts.labels) else facts.state
+        host = self._host(obj["metadata"]["name"])
+        self._relabel(host, facts.labels)
+        now = (state, facts.taints, facts.allocatable, facts.slots)
+        if now != (host.state, host.taints, host.allocatable, host.slots):
+            host.state, host.slots = state, facts.slots
+            host.taints, host.allocatable = self._one(facts.taints), self._one(facts.allocatable)
+            self._dirty.add(host)
+
+    def node_drop(self, name: str) -> None:
+        host = self._hosts.get(name)
+        if host is not None:
+            self._relabel(host, {})
+            host.state, host.taints, host.allocatable, host.slots = State.UNKNOWN, (), (), 0
+            self._dirty.add(host)
+
+    def numa_put(self, obj: dict[str, Any]) -> None:
+        """A NodeResourceTopology; its name is that of its node."""
+        self._set_zones(self._host(obj["metadata"]["name"]), obj)
+
+    def numa_drop(self, name: str) -> None:
+        if name in self._hosts:
+            self._set_zones(self._hosts[name], None)
+
+    def _set_zones(self, host: Host, obj: dict[str, Any] | None) -> None:
+        zones = None if obj is None else read_zones(obj)
+        if zones != host.zones:
+            host.zones = zones
+            self._dirty.add(host)
+
+    # Pods
+
+    def pod_put(self, obj: dict[str, Any]) -> None:
+        metadata = obj["metadata"]
+        key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+        node = node_of(obj)
+        if node is None:
+            self.pod_drop(key)
+            return
+        requests, mark = read_pod(obj, self._own_label)
+        before = self._pods.get(key)
+        if before is not None:
+            if before.mark == mark and before.requests == requests and before.host.name == node:
+                return
+            self.pod_drop(key)
+        host = self._host(node)
+        pod = self._pods[key] = BoundPod(host, self._one(requests), mark)
+        host.add(pod)
+        self._dirty.add(host)
+        for one, keys in self._marked.items():
+            if mark & one and not mark & Mark.OWN:
+                keys.add(key)
+
+    def pod_unreadable(self, obj: dict[str, Any]) -> None:
+        """Count a pod that ``pod_put`` could not take: it has a slot of its node, and its requests are not known."""
+        metadata, spec = obj["metadata"], obj.get("spec")
+        key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+        self.pod_drop(key)
+        node = spec.get("nodeName") if isinstance(spec, dict) else None
+        if isinstance(node, str) and node:
+            host = self._host(node)
+            pod = self._pods[key] = BoundPod(host, (), Mark.UNREADABLE)
+            host.add(pod)
+            self._dirty.add(host)
+            self._marked[Mark.UNREADABLE].add(key)
+
+    def pod_drop(self, key: str) -> None:
+        """``key``: ``namespace/name``."""
+        pod = self._pods.pop(key, None)
+        if pod is not None:
+            pod.host.add(pod, -1)
+            self._dirty.add(pod.host)
+            for keys in self._marked.values():
+                keys.discard(key)
+
+    # Inside
+
+    def _host(self, name: str) -> Host:
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = Host(name)
+            self._dirty.add(host)
+        return host
+
+    def _relabel(self, host: Host, labels: dict[str, str]) -> None:
+        keys, values = tuple(labels), tuple(labels.values())
+        if (keys, values) == (host.label_keys, host.label_values):
+            return
+        before = host.labels
+        if keys != host.label_keys:
+            self._count_keys(host.label_keys, -1)
+            host.label_keys = self._one(tuple([sys.intern(key) for key in keys]))
+            self._count_keys(host.label_keys, 1)
+        host.label_values = tuple([sys.intern(value) for value in values])
+        for pool in self._config.scale_pools:
+            wanted = pool.labels.items()
+            self._pool_nodes[pool.name] += (labels.items() >= wanted) - (before.items() >= wanted)
+        if labels.get(_MIG_STRATEGY[0]) == _MIG_STRATEGY[1]:
+            self._mixed_mig.add(host.name)
+        else:
+            self._mixed_mig.discard(host.name)
+        host.face = None
+        self._dirty.add(host)
+
+    def _count_keys(self, keys: tuple[str, ...], sign: int) -> None:
+        if not keys:
+            return
+        self._label_keys[keys] += sign
+        if not self._label_keys[keys]:
+            del self._label_keys[keys]
+            self._layout_is_stale = True
+        elif self._label_keys[keys] == sign:
+            self._layout_is_stale = True
+
+    def _one(self, value: _T) -> _T:
+        """The one object for all values that are equal."""
+        if len(self._once) > _MOST_ONCE:
+            self._once.clear()
+        found: _T = self._once.setdefault(value, value)
+        return found

@@ -1,0 +1,167 @@
+"""What the agent's own books say of room: whether a gang could ever have a place here, and, where gangs are emulated, whether now."""
+
+import time
+from collections.abc import Iterable, Mapping
+
+from trainmaster.cluster_model.packing import Assignment, Need, Node, Shortfall, place
+from trainmaster.protocol.jobs import AffinityTerm, Toleration
+from trainmaster.protocol.quantities import Resources
+from trainmaster_agent.capacity.inventory import Inventory
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts
+
+_SORTS_SECONDS = 1.0
+
+
+class Room:
+    """Places by the agent's books. What gangs were promised that have no nodes yet is kept for them."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._kept: dict[str, dict[str, Resources]] = {}
+        """By run: what it was promised of each node."""
+        self._sorts: tuple[list[Node], dict[str, Resources]] = [], {}
+        self._sorts_until = 0.0
+
+    def never(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
+        """Why no node could take one of the members even if nothing of ours ran; None if nodes could, or may come."""
+        if self._inventory.pools():
+            return None
+        if self._lack(facts, pods) is None:
+            return None
+        # A node that has just come may change that: a no is said of the nodes as they are at this moment.
+        self._sorts_until = 0.0
+        return self._lack(facts, pods)
+
+    def _lack(self, facts: Facts, pods: Mapping[str, Mapping[str, object]]) -> str | None:
+        nodes, free = self._unlike_nodes()
+        for role in facts.roles.values():
+            need = _need(role.name, 1, role.requests, pods[role.name], None)
+            if any(need.obstacle(node) is None and need.room(free[node.name]) for node in nodes):
+                continue  # ``place`` would sort all nodes to find the best one
+            found = place(nodes, free, [need])
+            if isinstance(found, Shortfall):
+                return found.sentence
+        return None
+
+    def _unlike_nodes(self) -> tuple[list[Node], dict[str, Resources]]:
+        """One node of each sort, and what it has when nothing of ours runs; looked up once a second at most."""
+        now = time.monotonic()
+        if now < self._sorts_until:
+            return self._sorts
+        alike: dict[tuple[object, ...], Node] = {}
+        for name, labels, taints, path, _, allocatable in self._inventory.standing():
+            key = (tuple(labels.items()), taints, path, tuple(allocatable.items()))
+            alike.setdefault(key, Node(name, allocatable, labels, taints, path))
+        self._sorts = list(alike.values()), {node.name: node.allocatable for node in alike.values()}
+        self._sorts_until = now + _SORTS_SECONDS
+        return self._sorts
+
+    def find(
+        self,
+        run: str,
+        facts: Facts,
+        sizes: Mapping[str, int],
+        pods: Mapping[str, Mapping[str, object]],
+        level: str | None,
+        beside: str = "",
+    ) -> Assignment | Shortfall:
+        """Where so many members fit now, beside all pods and all that other gangs were promised.
+
+        ``beside``: a node where the gang has a member, in whose domain of the level the others have to be.
+        """
+        nodes: list[Node] = []
+        free: dict[str, Resources] = {}
+        taken = self._promised(but=run)
+        for name, labels, taints, path, left, allocatable in self._inventory.standing():
+            nodes.append(Node(name, allocatable, labels, taints, path))
+            used = taken.get(name)
+            free[name] = left if used is None else {res: max(0, n - used.get(res, 0)) for res, n in left.items()}
+        needs = [
+            _need(role.name, sizes.get(role.name, 0), role.requests, pods[role.name], role.max_per_node)
+            for role in facts.roles.values()
+        ]
+        if level is not None and beside:
+            domain = next((node.domain(level) for node in nodes if node.name == beside), None)
+            nodes = [node for node in nodes if node.domain(level) == domain]
+        return place(nodes, free, needs, level)
+
+    def keep(self, run: str, facts: Facts, places: Assignment) -> None:
+        """Promise these places to a run."""
+        self._kept[run] = {
+            node: _total((facts.roles[role].requests, count) for role, count in roles.items())
+            for node, roles in places.items()
+        }
+
+    def settle(self, run: str, pods: Iterable[PodSight]) -> None:
+        """Drop the promise once all members have nodes, for then the pods themselves are counted."""
+        if run in self._kept and all(pod.node for pod in pods):
+            del self._kept[run]
+
+    def drop(self, run: str) -> None:
+        self._kept.pop(run, None)
+
+    def label(self, node: str, key: str) -> str | None:
+        """A label of a node."""
+        return self._inventory.labels_of(node).get(key)
+
+    def domain(self, places: Assignment, level: str) -> Mapping[str, str]:
+        """The path of the level's domain that all of these places are in."""
+        node = next(iter(places))
+        for name, _, _, path, _, _ in self._inventory.standing():
+            if name == node:
+                found = {}
+                for key, value in path:
+                    found[key] = value
+                    if key == level:
+                        break
+                return found
+        return {}
+
+    def _promised(self, but: str) -> dict[str, Resources]:
+        total: dict[str, Resources] = {}
+        for run, places in self._kept.items():
+            if run == but:
+                continue
+            for node, amounts in places.items():
+                into = total.setdefault(node, {})
+                for name, amount in amounts.items():
+                    into[name] = into.get(name, 0) + amount
+        return total
+
+
+def _total(parts: Iterable[tuple[Resources, int]]) -> Resources:
+    total: Resources = {"pods": 0}
+    for requests, count in parts:
+        total["pods"] += count
+        for name, amount in requests.items():
+            total[name] = total.get(name, 0) + amount * count
+    return total
+
+
+def _need(role: str, count: int, requests: Resources, pod: Mapping[str, object], apart: int | None) -> Need:
+    """What a member needs of its node, as its manifest has it."""
+    spec: dict[str, object] = dict(pod)
+    terms: list[AffinityTerm] = []
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}  # type: ignore[attr-defined]
+    required = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
+    if len(required) == 1:
+        # Of several terms any one is enough, which the books do not follow; the scheduler does.
+        terms = [
+            AffinityTerm(key=one["key"], operator=one["operator"], values=tuple(one.get("values") or ()))
+            for one in required[0].get("matchExpressions") or []
+        ]
+    return Need(
+        role,
+        count,
+        {**requests, "pods": 1},
+        node_selector=dict(spec.get("nodeSelector") or {}),  # type: ignore[call-overload]
+        node_affinity=tuple(terms),
+        tolerations=tuple(_toleration(one) for one in spec.get("tolerations") or ()),  # type: ignore[attr-defined]
+        max_per_node=apart,
+    )
+
+
+def _toleration(data: Mapping[str, str]) -> Toleration:
+    fields = {key: data[key] for key in ("key", "operator", "value", "effect") if data.get(key)}
+    return Toleration.model_validate(fields)

@@ -1,0 +1,458 @@
+"""`assess`: from a run's record and what its pods say to what has to be decided and done next. Pure.
+
+The order is the point. What is decided is written into the record before it is acted upon; so an agent that dies between the two
+finds the decision and acts, and one that died before it decides again from the same pods.
+
+    over? ── stop or verdict: members leave ── losses and failures ── success ── limits ── members missing: create ── waits, runs
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from trainmaster.protocol.agent import RunEnd
+from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.states import FailureCategory, RunState
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.placement.port import GangState
+from trainmaster_agent.runtime.kubernetes.checkpoint import not_told_words
+from trainmaster_agent.runtime.kubernetes.failure_classification import (
+    HOPELESS,
+    Failure,
+    Loss,
+    Refusal,
+    classify,
+    shortened,
+    trouble,
+)
+from trainmaster_agent.runtime.kubernetes.node_health import Unready, clock, words_on
+from trainmaster_agent.runtime.kubernetes.record import Again, Progress, Verdict
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Patience in seconds."""
+
+    image: float
+    container: float
+    start: float
+    opened: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sights:
+    """All that is known of a run's members at one moment. Times are seconds of the epoch."""
+
+    pods: Mapping[Member, PodSight]
+    gang: GangState = field(default_factory=GangState)
+    accepted_at: float = 0.0
+    placement_timeout: float = 600.0
+    ours: frozenset[str] = frozenset()
+    """Uids of pods that this agent has told to go."""
+    trouble_since: Mapping[str, float] = field(default_factory=dict)
+    """By uid: since when its container cannot start."""
+    lost_at: float | None = None
+    """When the disconnect limit makes the run stop."""
+    lost_grace: float = 1.0
+    """Seconds that its members then have."""
+    waits_for: str = ""
+    """With emulated gangs: why the gates are not opened yet."""
+    last_seen: Mapping[Member, PodSight] = field(default_factory=dict)
+    """Members whose pod is gone, as it was last: a kubelet tells how a pod has ended and removes it at almost the same time."""
+    unready: Mapping[str, Unready] = field(default_factory=dict)
+    """Nodes that are not ready."""
+    opened_at: float | None = None
+    """With emulated gangs: when the gates of this round were opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """``state`` is what the dispatcher is told now. ``progress`` differs from the record's when something was decided: write it first.
+
+    ``remove``: pods to delete, with seconds of grace; ``create``: members to create; ``signal``: members to send the checkpoint signal
+    to; ``wake_at``: when to look again even if nothing has changed.
+    """
+
+    state: RunState
+    message: str = ""
+    progress: Progress | None = None
+    remove: tuple[tuple[PodSight, int], ...] = ()
+    create: tuple[Member, ...] = ()
+    signal: bool = False
+    wake_at: float | None = None
+    over: bool = False
+    at_work: bool = False
+    """Whether the gang of this round has come together."""
+
+
+def assess(
+    facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: Limits, now: float
+) -> Assessment:
+    """What to do next. Never decides on what is not known: a member of which nothing is seen is waited for or created."""
+    if progress.ended_at is not None:
+        return _over(progress)
+    if progress.verdict is not None or progress.stop is not None:
+        return _leaving(facts, progress, sights, now)
+    return _Look(facts, progress, sizes, sights, limits, now).assess()
+
+
+def _over(progress: Progress) -> Assessment:
+    verdict = progress.verdict
+    if verdict is not None:
+        return Assessment(verdict.state, verdict.message, over=True)
+    state = RunState.CANCELLED if progress.stop is None else progress.stop.cause.ends_as
+    return Assessment(state, not_told_words(progress.not_told), over=True)
+
+
+def _leaving(facts: Facts, progress: Progress, sights: Sights, now: float) -> Assessment:
+    """Every member has to go, within the grace; the run is over once all are gone."""
+    stop = progress.stop
+    living = [pod for pod in sights.pods.values() if not pod.is_over]
+    if not living:
+        return replace(_over(progress), progress=replace(progress, ended_at=now), over=False)
+    grace, saving = facts.stop_grace, 0.0
+    decided = "" if progress.verdict is None else progress.verdict.message
+    said = (decided, not_told_words(progress.not_told), words_on(living, sights.unready))
+    message = "; ".join(one for one in said if one)
+    if stop is not None:
+        grace = stop.grace_seconds
+        saving = stop.checkpoint_seconds if progress.verdict is None else 0.0
+    if sights.lost_at is not None and now >= sights.lost_at:
+        grace, saving = min(grace, sights.lost_grace), 0.0
+    may_save = any(pod.has_started and f"{pod.role}-{pod.index}" not in progress.not_told for pod in living)
+    if saving and now < progress.stopped_at + saving and may_save:
+        waiting = tuple((pod, ceil(grace)) for pod in living if not pod.has_started and not pod.deleting)
+        wake_at = progress.stopped_at + saving
+        if sights.lost_at is not None:
+            wake_at = min(wake_at, sights.lost_at)
+        return Assessment(RunState.STOPPING, message, remove=waiting, signal=True, wake_at=wake_at)
+    left = max(1, ceil(grace if stop is None else grace - max(0.0, now - progress.stopped_at - saving)))
+    # A pod that goes already is told again only where it would stay clearly longer than it may.
+    remove = tuple((pod, left) for pod in living if not pod.deleting or (pod.grace or 0) > left + 1)
+    return Assessment(RunState.STOPPING, message, remove=remove, wake_at=sights.lost_at)
+
+
+class _Look:
+    """One look at a run that goes on."""
+
+    def __init__(
+        self, facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: Limits, now: float
+    ) -> None:
+        self.facts = facts
+        self.progress = progress
+        self.sizes = sizes
+        self.sights = sights
+        self.limits = limits
+        self.now = now
+        self.wanted = facts.wanted(sizes)
+        self.pods = {member: pod for member, pod in sights.pods.items() if pod.round == progress.round}
+        """Members of this round."""
+        self.done = {tuple(name.rsplit("-", 1)) for name in progress.done}
+        self.wake_at: list[float] = []
+
+    def assess(self) -> Assessment:
+        found = self._decided()
+        if found is not None:
+            return found
+        since = self._running_since()
+        state = RunState.PENDING
+        if since is not None:
+            state = RunState.RUNNING
+            limit = self.facts.time_limit
+            if limit is not None:
+                if self.now >= since + limit:
+                    end = RunEnd(category=FailureCategory.DEADLINE, message="its time limit is over")
+                    return self._end(RunState.FAILED, "its time limit is over", end)
+                self.wake_at.append(since + limit)
+            if self.progress.running_since is None and self._needs_mark():
+                return self._decide(replace(self.progress, running_since=since))
+        elif (late := self._too_late()) is not None:
+            return late
+        extra = [pod for member, pod in self.sights.pods.items() if self._is_surplus(member, pod)]
+        remove = tuple((pod, max(1, ceil(self.facts.stop_grace))) for pod in extra if not pod.deleting)
+        create = () if extra and any(pod.round != self.progress.round for pod in extra) else self._missing()
+        if not self.progress.created and self._is_complete():
+            # The agent before this one has created the last of them and could not write it down.
+            return self._decide(replace(self.progress, created=True))
+        message = self._hindered() or ("" if state is RunState.RUNNING else self._waits_for())
+        if not self.sights.pods and not self.progress.created:
+            state = RunState.ACCEPTED if state is RunState.PENDING and not self.progress.round else state
+        wake_at = min((at for at in self.wake_at if at > self.now), default=None)
+        at_work = self._count(lambda pod: pod.has_started)
+        return Assessment(state, message, remove=remove, create=create, wake_at=wake_at, at_work=at_work)
+
+    # -- what ends it or starts members again
+
+    def _decided(self) -> Assessment | None:
+        """A change of the record: the end, or members that are to start again."""
+        sights = self.sights
+        if sights.lost_at is not None:
+            if self.now >= sights.lost_at:
+                return self._end(RunState.LOST, "the dispatcher was not heard for as long as the job allows")
+            self.wake_at.append(sights.lost_at)
+        if sights.gang.refused:
+            return self._end(RunState.RETURNED, sights.gang.refused)
+        again, restarts = dict(self.progress.again), dict(self.progress.restarts)
+        lost: list[tuple[Member, Loss]] = []
+        for member in self.wanted:
+            decided = self._judge(member, lost, restarts, again)
+            if decided is not None:
+                return decided
+        if lost:
+            decided = self._taken_away(lost, again)
+            if decided is not None:
+                return decided
+        if again != self.progress.again:
+            since = self.progress.running_since or self._running_since()
+            return self._decide(replace(self.progress, again=again, restarts=restarts, running_since=since))
+        return self._succeeded()
+
+    def _judge(
+        self, member: Member, lost: list[tuple[Member, Loss]], restarts: dict[str, int], again: dict[str, Again]
+    ) -> Assessment | None:
+        """What has become of one member; notes it in the other arguments unless it decides the whole run."""
+        pod = self.pods.get(member)
+        name = f"{member[0]}-{member[1]}"
+        if pod is None:
+            if not self.progress.created or name in again or self._is_done(member):
+                return None
+            last = self.sights.last_seen.get(member)
+            if last is None or last.round != self.progress.round or not (last.disrupted or last.stage == "failed"):
+                lost.append((member, Loss(f"somebody deleted {name}")))
+                return None
+            return self._ended(member, last, lost, restarts, again)
+        if name in again:
+            if again[name][1] == pod.uid:
+                return None  # its end has been judged; the pod has still to go
+            del again[name]
+        if pod.stage != "failed" and not (pod.is_over and self._taken(pod)):
+            return self._troubled(pod)
+        return self._ended(member, pod, lost, restarts, again)
+
+    def _ended(
+        self,
+        member: Member,
+        pod: PodSight,
+        lost: list[tuple[Member, Loss]],
+        restarts: dict[str, int],
+        again: dict[str, Again],
+    ) -> Assessment | None:
+        """Judge a member that has failed or was taken away."""
+        judged = classify(pod)
+        if isinstance(judged, Refusal):
+            return self._end(RunState.RETURNED, judged.message)
+        if isinstance(judged, Loss):
+            lost.append((member, judged))
+            return None
+        return self._failed(pod, judged, restarts, again)
+
+    def _failed(
+        self, pod: PodSight, failure: Failure, restarts: dict[str, int], again: dict[str, Again]
+    ) -> Assessment | None:
+        policy = self.facts.roles[pod.role]
+        name = f"{pod.role}-{pod.index}"
+        action, limit = policy.failure.action, policy.failure.limit
+        if failure.end.category in (FailureCategory.DEADLINE, FailureCategory.CONFIG):
+            action = "failRun"  # started again it would fail again
+        if action == "restartMember" and restarts.get(name, 0) < limit:
+            restarts[name] = restarts.get(name, 0) + 1
+            again[name] = (self.now + policy.back_off, pod.uid)
+            return None
+        if action == "restartGang" and self.progress.gang_restarts < limit:
+            return self._decide(
+                replace(
+                    self.progress,
+                    round=self.progress.round + 1,
+                    gang_restarts=self.progress.gang_restarts + 1,
+                    created=False,
+                    again={},
+                    done=[],
+                    not_before=self.now + policy.back_off,
+                    running_since=self.progress.running_since or self._running_since(),
+                )
+            )
+        return self._end(RunState.FAILED, failure.end.message, failure.end)
+
+    def _taken_away(self, lost: list[tuple[Member, Loss]], again: dict[str, Again]) -> Assessment | None:
+        """Members that the cluster took. Without a gang's least the run has been preempted; else they come again."""
+        gone = {member for member, _ in lost}
+        left: dict[str, int] = {}
+        for member in self.wanted:
+            pod = self.pods.get(member)
+            if member not in gone and (
+                self._is_done(member) or (pod is not None and pod.stage in ("running", "succeeded"))
+            ):
+                left[member[0]] = left.get(member[0], 0) + 1
+        kept = self._is_enough(left)
+        for (role, index), loss in lost:
+            restartable = self.facts.roles[role].failure.action == "restartMember"
+            if not kept and not restartable:
+                words = self.sights.gang.evicted or loss.message
+                if loss.category is not None:
+                    end = RunEnd(category=loss.category, member=f"{role}-{index}", message=words)
+                    return self._end(RunState.FAILED, words, end)
+                return self._end(RunState.PREEMPTED, f"preempted by the cluster: {words}")
+            pod = self.pods.get((role, index))
+            again[f"{role}-{index}"] = (self.now, "" if pod is None else pod.uid)
+        return None
+
+    def _troubled(self, pod: PodSight) -> Assessment | None:
+        """A container that cannot start, for longer than may pass by itself."""
+        category = trouble(pod)
+        if category is None:
+            return None
+        until = self._gives_up_at(pod)
+        if self.now < until:
+            self.wake_at.append(until)
+            return None
+        words = f"{pod.role}-{pod.index} cannot start ({pod.reason}): {shortened(pod.message, 600)}"
+        end = RunEnd(category=category, member=f"{pod.role}-{pod.index}", message=words)
+        return self._end(RunState.FAILED, words, end)
+
+    def _succeeded(self) -> Assessment | None:
+        deciding = [member for member in self.wanted if self.facts.success in (None, member[0])]
+        if deciding and all(self._has_succeeded(member) for member in deciding):
+            return self._end(RunState.SUCCEEDED, "")
+        return None
+
+    def _too_late(self) -> Assessment | None:
+        """The placement time-out is over and the gang has not its places; or it has them and does not start."""
+        placed = self._count(lambda pod: pod.is_placed)
+        if self.progress.round and self.progress.gang_restarts and self.progress.running_since is not None:
+            since = max(self.sights.accepted_at, self.progress.not_before)
+        else:
+            since = self.sights.accepted_at
+        until = since + self.sights.placement_timeout
+        if placed:
+            bound_since = max((pod.created_at for pod in self.pods.values()), default=since)
+            until = max(until, bound_since + self.limits.start)
+        if self.now < until:
+            self.wake_at.append(until)
+            return None
+        what = "its members have places but have not all started" if placed else self._waits_for()
+        return self._end(RunState.RETURNED, f"not started within the placement time-out: {what}")
+
+    # -- members
+
+    def _missing(self) -> tuple[Member, ...]:
+        """Members to create now."""
+        if self.now < self.progress.not_before:
+            self.wake_at.append(self.progress.not_before)
+            return ()
+        create = []
+        for member in self.wanted:
+            if member in self.pods or member in self.sights.pods or self._is_done(member):
+                continue
+            at, _ = self.progress.again.get(f"{member[0]}-{member[1]}", (0.0, ""))
+            if at > self.now:
+                self.wake_at.append(at)
+                continue
+            create.append(member)
+        return tuple(create)
+
+    def _is_complete(self) -> bool:
+        """Whether a gang has all its members. One alone is a single creation, which needs no such mark."""
+        return len(self.wanted) > 1 and all(member in self.pods or self._is_done(member) for member in self.wanted)
+
+    def _is_surplus(self, member: Member, pod: PodSight) -> bool:
+        """Of an earlier round, beyond the size, or ended and to start again."""
+        if pod.round != self.progress.round or member[1] >= self.sizes.get(member[0], 0):
+            return True
+        _, judged = self.progress.again.get(f"{member[0]}-{member[1]}", (0.0, ""))
+        return pod.uid == judged
+
+    def _taken(self, pod: PodSight) -> bool:
+        return bool(pod.disrupted) or (pod.deleting and pod.uid not in self.sights.ours and pod.stage != "succeeded")
+
+    def _is_done(self, member: Member) -> bool:
+        return (member[0], str(member[1])) in self.done
+
+    def _has_succeeded(self, member: Member) -> bool:
+        pod = self.pods.get(member)
+        return self._is_done(member) or (pod is not None and pod.stage == "succeeded" and not self._taken(pod))
+
+    def _count(self, holds: Callable[[PodSight], bool]) -> bool:
+        """Whether as many members as the gang needs, of each role and in all, are so."""
+        counts: dict[str, int] = {}
+        for member in self.wanted:
+            pod = self.pods.get(member)
+            if self._is_done(member) or (pod is not None and holds(pod)):
+                counts[member[0]] = counts.get(member[0], 0) + 1
+        return self._is_enough(counts)
+
+    def _is_enough(self, counts: Mapping[str, int]) -> bool:
+        """Whether so many members by role are the gang that the job needs, at the size that it has now."""
+        least = min(self.facts.least, sum(self.sizes.values()))
+        roles = self.facts.roles.items()
+        enough = all(counts.get(name, 0) >= min(role.least, self.sizes.get(name, 0)) for name, role in roles)
+        return enough and sum(counts.values()) >= least
+
+    def _running_since(self) -> float | None:
+        """When the gang had its least members at work for the first time; None if it has not yet."""
+        if self.progress.running_since is not None:
+            return self.progress.running_since
+        if not self._count(lambda pod: pod.has_started):
+            return None
+        started = sorted(pod.started_at for pod in self.pods.values() if pod.started_at is not None)
+        return started[min(len(started), self.facts.least) - 1] if started else self.now
+
+    def _needs_mark(self) -> bool:
+        """Whether the start of the run could not be told from its pods any more once some are replaced."""
+        return bool(self.progress.again) or self.progress.round > 0
+
+    def _hindered(self) -> str:
+        """What goes wrong with members that are wanted, and may pass: nodes that are not ready, containers that cannot start."""
+        silence = words_on(self.pods.values(), self.sights.unready)
+        troubled = [pod for pod in self.pods.values() if trouble(pod) is not None]
+        if not troubled:
+            return silence
+        first = min(troubled, key=self._gives_up_at)
+        others = f" (and {len(troubled) - 1} more members)" if len(troubled) > 1 else ""
+        told = (
+            f"{first.role}-{first.index}{others} cannot start yet ({first.reason}): {shortened(first.message, 500)}; "
+            f"if that lasts until {clock(self._gives_up_at(first))} the run fails"
+        )
+        return f"{told}; {silence}" if silence else told
+
+    def _gives_up_at(self, pod: PodSight) -> float:
+        """When a container that cannot start fails the run."""
+        patience = self.limits.image if trouble(pod) is FailureCategory.IMAGE else self.limits.container
+        return self.sights.trouble_since.get(pod.uid, self.now) + (0.0 if pod.reason in HOPELESS else patience)
+
+    def _waits_for(self) -> str:
+        """Why the gang is not at work yet, in the scheduler's own words where it has any."""
+        words = self.sights.gang.message or self.sights.waits_for
+        if not words:
+            talking = next((pod for pod in self.pods.values() if pod.message and not pod.is_over), None)
+            words = "" if talking is None else " ".join(talking.message.split())
+        unplaced = [member for member in self.wanted if (pod := self.pods.get(member)) is None or not pod.node]
+        if not unplaced:
+            return words
+        needs = "; ".join(self._needs(name) for name in dict.fromkeys(role for role, _ in unplaced))
+        told = f"waits for room for {len(unplaced)} of {len(self.wanted)} members ({needs})"
+        return f"{told}: {words}" if words else told
+
+    def _needs(self, name: str) -> str:
+        """What each member of a role needs of its node."""
+        role = self.facts.roles[name]
+        apart = ""
+        if role.max_per_node is not None and role.max_per_node < self.sizes.get(name, 0):
+            apart = f", at most {role.max_per_node} on a node"
+        parts = [
+            f"{format_quantity(one, n)} {'CPU' if one == 'cpu' else one}" for one, n in sorted(role.requests.items())
+        ]
+        return f"{name}: {', '.join(parts) or 'nothing'} each{apart}"
+
+    # -- decisions
+
+    def _end(self, state: RunState, message: str, end: RunEnd | None = None) -> Assessment:
+        verdict = Verdict(state, message, end)
+        over = all(pod.is_over for pod in self.sights.pods.values())
+        progress = replace(self.progress, verdict=verdict, ended_at=self.now if over else None)
+        return self._decide(progress, RunState.STOPPING)
+
+    def _decide(self, progress: Progress, state: RunState | None = None) -> Assessment:
+        if state is None:
+            state = RunState.RUNNING if self._running_since() is not None else RunState.PENDING
+        return Assessment(state, progress=progress)

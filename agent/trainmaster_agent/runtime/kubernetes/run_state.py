@@ -1,0 +1,205 @@
+"""`Book`: one run in the agent's memory, and what is told of it.
+
+Memory is a copy: all of it can be built again from the anchor and the pods.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from trainmaster.protocol.agent import MemberReport, ResizeRun, StopRun
+from trainmaster.protocol.states import RunState
+from trainmaster_agent.kube.pods import PodSight
+from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
+from trainmaster_agent.runtime.kubernetes.manifests import Manifests
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment
+from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
+from trainmaster_agent.runtime.port import RunStatus
+
+GroupOf = Callable[[str], str | None]
+"""From a node to the name of its group."""
+_STRIDE = 16
+"""Bits of a sequence number for changes within one term of the agent."""
+_LONGEST_MESSAGE = 1000
+_LONGEST_MEMBER_MESSAGE = 300
+UNLISTED = "unlisted"
+"""The group of members whose node is in no group of the report, for example as it was cordoned."""
+
+
+@dataclass(slots=True)
+class Book:
+    """``wishes`` of the dispatcher are not in the record yet; ``retry`` counts what failed in a row."""
+
+    record: Record
+    facts: Facts
+    status: RunStatus
+    pods: dict[Member, PodSight] = field(default_factory=dict)
+    objects: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """What the scheduler's objects look like, by resource and name."""
+    manifests: Manifests | None = None
+    made_for: tuple[int, tuple[tuple[str, int], ...]] | None = None
+    """Round and sizes that the manifests are of."""
+    wished_stop: StopRun | None = None
+    wished_resize: ResizeRun | None = None
+    ours: set[str] = field(default_factory=set)
+    last_seen: dict[Member, PodSight] = field(default_factory=dict)
+    """Of members whose pod is gone: how it was last."""
+    gone: set[str] = field(default_factory=set)
+    """Uids of pods that are gone: an answer that comes late must not bring them back."""
+    ran_in: int = -1
+    """The round in which the gang was last at work."""
+    trouble_since: dict[str, float] = field(default_factory=dict)
+    forbidden_since: float | None = None
+    """Since when the agent lacks a permission for it, on the monotonic clock."""
+    looked_over: bool = False
+    """Whether it was checked that this cluster can run it at all."""
+    prepared: int = -1
+    """The round whose objects are there."""
+    opened_at: float | None = None
+    waits_for: str = ""
+    signalled: bool = False
+    anchor_is_gone: bool = False
+    namespace_is_gone: bool = False
+    """Whether the namespace of its members was deleted, and all that was in it."""
+    retries: int = 0
+    errors: int = 0
+    """Unexpected errors in a row."""
+    next_look: float = float("inf")
+    counter: int = 0
+    newcomers: dict[Member, float] = field(default_factory=dict)
+    """Members that a growth has added, by when it did."""
+    anchor_read_at: float = -1e9
+    """When the API server last said how the anchor is, on the monotonic clock."""
+
+    @property
+    def run(self) -> str:
+        return self.record.start.run
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return self.record.progress.sizes or self.record.start.sizes
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it was told to run: its gang had come together."""
+        return self.status.state.rank >= RunState.RUNNING.rank
+
+    def note(self, sight: PodSight) -> bool:
+        """Take a sight of one of its pods, unless a newer one is known; whether it was news."""
+        # Versions rise over all pods: what comes late of a pod is older than the first sight of the next one of that name.
+        held = self.pods.get((sight.role, sight.index))
+        if held is not None and held.version >= sight.version:
+            return False
+        if sight.uid in self.gone:
+            return False
+        self.pods[sight.role, sight.index] = sight
+        return True
+
+    def lose(self, sight: PodSight) -> None:
+        """A pod is gone from the API server."""
+        self.gone.add(sight.uid)
+        held = self.pods.get((sight.role, sight.index))
+        if held is not None and held.uid == sight.uid:
+            self.last_seen[sight.role, sight.index] = held
+            del self.pods[sight.role, sight.index]
+
+    def tell(self, found: Assessment, term: int, group_of: GroupOf) -> bool:
+        """Bring the status up to date; whether it has changed."""
+        progress, told = self.record.progress, self.status
+        state = found.state if found.state.rank >= told.state.rank else told.state
+        end = None if progress.verdict is None else progress.verdict.end
+        fresh = RunStatus(
+            self.run,
+            progress.generation,
+            told.seq,
+            state,
+            found.message[:_LONGEST_MESSAGE],
+            end if state.is_terminal else None,
+            self._placement(group_of),
+            self.members(),
+            None if progress.sizes is None else dict(progress.sizes),
+        )
+        if fresh == told:
+            return False
+        self.counter += 1
+        base = max(0, term - self.record.term) << _STRIDE
+        self.status = replace(fresh, seq=max(told.seq + 1, base + self.counter))
+        return True
+
+    def show(self, message: str) -> bool:
+        """Report the run as it was last reported, with another message; whether that is news."""
+        if self.status.state.is_terminal or self.status.message == message[:_LONGEST_MESSAGE]:
+            return False
+        self.counter += 1
+        self.status = replace(self.status, message=message[:_LONGEST_MESSAGE], seq=self.status.seq + 1)
+        return True
+
+    def _placement(self, group_of: GroupOf) -> dict[str, dict[str, int]] | None:
+        placed: dict[str, dict[str, int]] = {}
+        for (role, _), pod in self.pods.items():
+            if pod.node and pod.round == self.record.progress.round:
+                roles = placed.setdefault(group_of(pod.node) or UNLISTED, {})
+                roles[role] = roles.get(role, 0) + 1
+        if not placed and self.status.placement is None:
+            return None
+        # An ended run still says where it was, as the other runtimes do.
+        return placed or self.status.placement
+
+    def members(self) -> tuple[MemberReport, ...]:
+        progress = self.record.progress
+        leaving = progress.stop is not None or progress.verdict is not None
+        reports = []
+        earlier = {(one.role, one.index): one for one in self.status.members}
+        for role, index in self.facts.wanted(self.sizes):
+            name = f"{role}-{index}"
+            pod = self.pods.get((role, index))
+            restarts = progress.restarts.get(name, 0) + progress.gang_restarts
+            if (pod is None or pod.round != progress.round) and (role, index) in earlier:
+                restarts = earlier[role, index].restarts  # it has not started again yet
+            if pod is None:
+                if name in progress.done:
+                    reports.append(MemberReport(role=role, index=index, state="succeeded", restarts=restarts))
+                elif leaving and (role, index) in earlier:
+                    before = earlier[role, index]
+                    was_over = before.state in ("succeeded", "failed")
+                    reports.append(before if was_over else before.model_copy(update={"state": "stopped"}))
+                else:
+                    state = "stopped" if leaving else "pending"
+                    reports.append(MemberReport(role=role, index=index, state=state, restarts=restarts))
+                continue
+            reports.append(
+                MemberReport(
+                    role=role,
+                    index=index,
+                    # One that was told to go has not failed, whatever its exit code.
+                    state="stopped" if leaving and pod.is_over and pod.uid in self.ours else _MEMBER_STATES[pod.stage],
+                    node=pod.node,
+                    exit_code=pod.exit_code if pod.is_over else None,
+                    signal=pod.signal,
+                    restarts=restarts,
+                    message=_member_words(pod),
+                )
+            )
+        return tuple(reports)
+
+
+_MEMBER_STATES: dict[str, Literal["pending", "running", "succeeded", "failed"]] = {
+    "gated": "pending",
+    "waiting": "pending",
+    "bound": "pending",
+    "running": "running",
+    "succeeded": "succeeded",
+    "failed": "failed",
+}
+
+
+def _member_words(pod: PodSight) -> str:
+    words = f"{pod.reason}: {pod.message}" if pod.reason and pod.message else pod.reason or pod.message
+    return shortened(words, _LONGEST_MEMBER_MESSAGE) if pod.stage != "succeeded" else ""
+
+
+def first_status(record: Record, term: int) -> RunStatus:
+    """Of a run that has just been accepted or read."""
+    seq = max(0, term - record.term) << _STRIDE
+    return RunStatus(record.start.run, record.progress.generation, seq, RunState.ACCEPTED)

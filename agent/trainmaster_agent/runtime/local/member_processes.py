@@ -1,0 +1,296 @@
+"""The members of one run as children of its keeper: forked together, released together, reaped one by one.
+
+Standard library only: it runs in keepers.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from trainmaster_agent.runtime.local import kernel, process_table
+from trainmaster_agent.runtime.local.layout import PROCESSES, MemberPlan, RunPlan, replace, sync_directory
+
+_MOST_OF_A_MESSAGE = 1000
+_RESET_SIGNALS = (
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGPIPE,
+    signal.SIGTERM,
+    signal.SIGXFSZ,
+)
+
+
+class Member:
+    """One member and what became of it."""
+
+    def __init__(self, plan: MemberPlan) -> None:
+        self.plan = plan
+        self.name = f"{plan['role']}-{plan['index']}"
+        self.pid = 0
+        self.state = "pending"
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.restarts = 0
+        self.own_restarts = 0
+        """Those of ``restarts`` in which it alone started again."""
+        self.again_at: float | None = None
+        """When it starts again alone; None unless it waits for that."""
+        self.message = ""
+        self.leaves_by: float | None = None
+        """When it is killed; None unless it was told to leave the run."""
+        self.refused = False
+        """Whether its command could not even be executed; ``message`` says why."""
+
+    def take_exit(self, code: int) -> None:
+        """``code`` as subprocess has it: negative for a signal."""
+        self.exit_code, self.signal = (code, None) if code >= 0 else (None, -code)
+        if not self.message:
+            self.message = f"member {self.name} " + (
+                f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+            )
+
+    def report(self) -> dict[str, Any]:
+        """The wire form of a ``MemberReport``."""
+        return {
+            "role": self.plan["role"],
+            "index": self.plan["index"],
+            "state": self.state,
+            "node": self.plan["node"],
+            "exitCode": self.exit_code,
+            "signal": self.signal,
+            "restarts": self.restarts,
+            "message": self.message,
+        }
+
+
+class Crew:
+    """All members of a run.
+
+    ``launches`` are pipes that members hold from fork to exec: what cannot be executed says so there, and the end of
+    the pipe says that all have been executed.
+    """
+
+    def __init__(self, plan: RunPlan, run_dir: Path) -> None:
+        self.members = [Member(member) for member in plan["members"]]
+        self.launches: set[int] = set()
+        self.childless = False
+        """Whether no descendant of this process is left: orphans among them become its children."""
+        self._env = plan["env"]
+        self._user = plan.get("user")
+        self._can_restart = any(one["action"] != "failRun" for one in plan["failures"].values())
+        self._run_dir = run_dir
+        self._by_pid: dict[int, Member] = {}
+        self._told: set[tuple[int, int]] = set()
+        """Process ids and births of descendants that were there when all were told to end."""
+
+    def launch(self, members: list[Member]) -> None:
+        """Forks the members, makes the start durable, then releases all at once.
+
+        Raises OSError when one cannot be forked; then none of them runs.
+        """
+        gate, opener = os.pipe()
+        launch, refusals = os.pipe()
+        os.set_blocking(launch, False)
+        try:
+            for member in members:
+                member.pid = self._fork(member, gate, opener, refusals)
+                self._by_pid[member.pid] = member
+            self._record_processes()
+            for member in members:
+                member.state, member.message, member.exit_code, member.signal = "running", "", None, None
+            os.write(opener, b"." * len(members))
+            self.launches.add(launch)
+            self.childless = False
+        except OSError:
+            os.close(launch)  # the gate stays shut: whoever waits at it ends
+            raise
+        finally:
+            for fd in (gate, opener, refusals):
+                os.close(fd)
+
+    def reap(self) -> list[tuple[Member, int]]:
+        """Members that have ended since the last call, with their exit codes (negative for a signal)."""
+        ended: list[tuple[Member, int]] = []
+        self._listen()
+        while True:
+            try:
+                waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self.childless = True
+                return ended
+            if waiting is None:
+                return ended
+            pid = waiting.si_pid
+            self._listen()  # what could not be executed has said so before it ended
+            member = self._by_pid.pop(pid, None)
+            if member is not None and (self._can_restart or member.leaves_by is not None):
+                # Before the process id is free again: who starts anew must not meet the rest of its predecessor.
+                process_table.send_group(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            if member is not None:
+                ended.append((member, os.waitstatus_to_exitcode(status)))
+
+    def send(self, member: Member, number: signal.Signals) -> None:
+        """A signal for all of one member; one that was stopped wakes up to get it."""
+        if member.pid not in self._by_pid:
+            return  # it has ended, and its process id may be somebody else's
+        outside = process_table.descendants(member.pid)
+        process_table.send_group(member.pid, number)
+        process_table.send_group(member.pid, signal.SIGCONT)
+        for pid in outside:
+            process_table.send(pid, number)
+
+    def signal(self, number: signal.Signals) -> None:
+        """A signal for the members' own processes alone: what they have started gets it only from them."""
+        for pid in self._by_pid:
+            process_table.send(pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM for every group of a member and each descendant outside of them; stopped ones wake up to get it."""
+        self._told = {(pid, born) for pid, born, _ in self._descendants()}
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            for pid in self._by_pid:
+                process_table.send_group(pid, number)
+        for pid, _, group in self._descendants():
+            if group not in self._by_pid:
+                self._end(pid)
+
+    def terminate_rest(self) -> bool:
+        """SIGTERM for descendants that have not had it: those started by a member that had not yet heard of its own, and those that
+        lost theirs, as a process may that was forked but does not execute its own program yet.
+
+        Those that handle it get no second one, which many programs take for less patience. Whether any descendant but the members
+        themselves is left: then call again.
+        """
+        rest = [one for one in self._descendants() if one[0] not in self._by_pid] if self._told else []
+        for pid, born, _ in rest:
+            if (pid, born) not in self._told or process_table.dies_of(pid, signal.SIGTERM):
+                self._end(pid)
+        return bool(rest)
+
+    def _end(self, pid: int) -> None:
+        process_table.send(pid, signal.SIGTERM)
+        process_table.send(pid, signal.SIGCONT)
+
+    def _descendants(self) -> list[tuple[int, int, int]]:
+        """Of each: its process id, when it was born, and its process group."""
+        looked = ((pid, process_table.look(pid)) for pid in process_table.descendants(os.getpid()))
+        return [(pid, process.born, process.group) for pid, process in looked if process is not None]
+
+    def kill(self) -> None:
+        """SIGKILL for every descendant. One that forks meanwhile leaves an orphan to us: call again until childless."""
+        for pid in self._by_pid:
+            process_table.send_group(pid, signal.SIGKILL)
+        for pid in process_table.descendants(os.getpid()):
+            process_table.send(pid, signal.SIGKILL)
+
+    def _listen(self) -> None:
+        for launch in tuple(self.launches):
+            self._read_launch(launch)
+
+    def _read_launch(self, launch: int) -> None:
+        while True:
+            try:
+                text = os.read(launch, 1 << 16)
+            except BlockingIOError:
+                return
+            if not text:
+                os.close(launch)
+                self.launches.discard(launch)
+                return
+            for line in text.decode("utf-8", "replace").splitlines():
+                pid, message = line.split(" ", 1)
+                member = self._by_pid.get(int(pid))
+                if member is not None:
+                    member.refused, member.message = True, message
+
+    def _record_processes(self) -> None:
+        """Writes down the process groups, and once for all that this run was started."""
+        lines = [f"{pid} {process.born}\n" for pid in self._by_pid if (process := process_table.look(pid)) is not None]
+        replace(self._run_dir / PROCESSES, "".join(lines).encode("ascii"), durable=False)
+        sync_directory(self._run_dir)
+
+    def _fork(self, member: Member, gate: int, opener: int, refusals: int) -> int:
+        keeper = os.getpid()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(opener)  # else a keeper's end would not end the wait at the gate
+                _become(member, self._env, self._run_dir, gate, keeper, self._user)
+            except BaseException as error:  # noqa: BLE001 - nothing may return into the keeper's code
+                line = f"{os.getpid()} {_why(member, error)}"[:_MOST_OF_A_MESSAGE].replace("\n", " ")
+                os.write(refusals, line.encode("utf-8", "replace") + b"\n")
+            finally:
+                os._exit(127)
+        return child
+
+
+def _become(
+    member: Member, common: dict[str, str], run_dir: Path, gate: int, keeper: int, user: list[int] | None
+) -> None:
+    """Turns this fresh child into the member: a session of its own, nothing inherited, dead when its keeper is."""
+    os.setsid()
+    kernel.die_with_parent(keeper)
+    signal.set_wakeup_fd(-1)
+    for number in _RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    output = os.open(run_dir / f"{member.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    folder = member.plan["cwd"]
+    if folder is None:
+        own = run_dir / member.name
+        own.mkdir(exist_ok=True)
+        folder = str(own)
+    env = {**common, **member.plan["env"], "TRAINMASTER_RESTARTS": str(member.restarts)}
+    if user is not None and member.plan["cwd"] is None:
+        os.chown(folder, *user)
+        env |= {} if "HOME" in member.plan["env"] else {"HOME": folder}
+    if os.read(gate, 1):  # nothing to read: the keeper has ended
+        if member.plan["cwd"] is None:
+            os.chdir(folder)  # while it may pass through the agent's folders
+        if user is not None:
+            _give_up_rights(*user)
+            kernel.die_with_parent(keeper)  # which the kernel forgets with a change of user
+        if member.plan["cwd"] is not None:
+            os.chdir(folder)
+        os.execvpe(member.plan["argv"][0], member.plan["argv"], env)  # noqa: S606 - this is what members are
+
+
+def _give_up_rights(user: int, group: int) -> None:
+    """Let this process, which is root's, be another user's for good."""
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    os.umask(0o022)
+
+
+def _why(member: Member, error: BaseException) -> str:
+    """What kept a member from starting, as a sentence for the author of the job."""
+    folder = member.plan["cwd"]
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if folder is not None and not _is_folder(folder):
+        return f"member {member.name}: the working directory {folder!r} does not exist"
+    command = member.plan["argv"][0]
+    if isinstance(error, OSError) and error.errno == errno.ENOENT:
+        return f"member {member.name}: the command {command!r} was not found"
+    return f"member {member.name}: the command {command!r} cannot be executed: {reason}"
+
+
+def _is_folder(name: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return Path(name).is_dir()
+    return False
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,256 @@
+"""Where the leader answers questions of the apis about its view: a small HTTP endpoint on the loop's own event loop.
+
+Each answer is worked out in one go, and the loop waits for it meanwhile. So answers are short, and trials, which are not so short
+where clusters are many, take at most half of the time: after each, the loop has as long for itself. Who knows the secret in the
+leadership row may ask, hence whoever reaches the store.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import PolicyStatuses, Previews
+from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.queue_position import Trial
+from trainmaster_dispatcher.containment import Part, contained, note
+from trainmaster_dispatcher.domain.burst_policies import policy_of
+from trainmaster_dispatcher.http_connections import server_config
+from trainmaster_dispatcher.scheduling.queries.burst_preview import preview, statuses
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.services.leader_queries import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
+from trainmaster_dispatcher.services.settings import Settings
+from trainmaster_dispatcher.store.scheduling import Reads
+
+log = logging.getLogger(__name__)
+
+_LEDGER_SECONDS = 1.0
+"""How long shares count that were worked out for a question."""
+_TRY_SECONDS = 10.0
+"""For the trials of one call; those that time was up for have no answer."""
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
+_CLOSE_SECONDS = 1
+
+
+class CannotListenError(TrainmasterError):
+    """The address of the settings cannot be listened on."""
+
+
+class Sight(NamedTuple):
+    """What the leader sees, and its time in seconds since the epoch."""
+
+    view: SchedulerState
+    now: float
+
+
+Look = Callable[[], Sight | None]
+"""The leader's sight; None in a process that does not lead, or has not read everything yet."""
+
+
+class _Ledgers:
+    """The ledger of a moment, for all questions of that moment."""
+
+    def __init__(self) -> None:
+        self._ledger: QuotaTree | None = None
+
+    def of(self, sight: Sight) -> QuotaTree:
+        if self._ledger is None or self._ledger.view is not sight.view:
+            self._ledger = ledger_of(*sight)
+            # Not longer: it holds its view, which may be large and no longer in use.
+            asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
+        return self._ledger
+
+    def _forget(self) -> None:
+        self._ledger = None
+
+
+def make_reads(
+    look: Look, secret: str, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
+) -> Starlette:
+    """The endpoint; 401 without the secret, 503 where there is nothing to see.
+
+    ``deciding`` is held while the view is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and ``/bursts``,
+    ``POST /try`` and ``/preview``.
+    """
+    asked = _Asked(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
+
+    def ours(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            is_ours = hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+            if not is_ours:
+                return Response("this is for the apis", 401)
+            try:
+                return await handler(request)
+            except Exception as error:  # noqa: BLE001 - noted; the loop and other questions go on
+                note(Part.QUESTION, request.url.path, error)
+                return Response("an error inside Trainmaster; its log has it", 500)
+
+        return guarded
+
+    return Starlette(
+        routes=[
+            Route("/place/{key:int}", ours(asked.place)),
+            Route("/usage", ours(asked.usage)),
+            Route("/bursts", ours(asked.bursts)),
+            Route("/try", ours(asked.try_all), methods=["POST"]),
+            Route("/preview", ours(asked.preview), methods=["POST"]),
+        ]
+    )
+
+
+class _Asked:
+    """Answers the questions. ``free`` is held while the view is in use, ``changing`` while it changes."""
+
+    def __init__(self, look: Look, free: asyncio.Lock, changing: asyncio.Lock) -> None:
+        self._look = look
+        self._free = free
+        self._changing = changing
+        self._ledgers = _Ledgers()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def place(self, request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
+            if sight is None:
+                return _not_leading()
+            found = place_of(sight.view, self._ledgers.of(sight), request.path_params["key"], sight.now)
+        return Response("it does not wait", 404) if found is None else _answer(found)
+
+    async def usage(self, _request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
+            return _not_leading() if sight is None else _answer(usage_of(sight.view, self._ledgers.of(sight)))
+
+    async def bursts(self, _request: Request) -> Response:
+        async with self._free:
+            sight = self._look()
+            return _not_leading() if sight is None else _answer(PolicyStatuses(policies=tuple(statuses(*sight))))
+
+    async def try_all(self, request: Request) -> Response:
+        try:
+            questions = Questions.model_validate_json(await request.body())
+        except ValidationError as error:
+            return Response(str(error), 422)
+        if len(questions.jobs) > MOST_TRIED:
+            return Response(f"at most {MOST_TRIED} jobs", 422)
+        trials = await _try_each(self._look, self._ledgers, questions, self._one_at_a_time, self._free)
+        return _not_leading() if trials is None else _answer(Answers(trials=tuple(trials)))
+
+    async def preview(self, request: Request) -> Response:
+        try:
+            question = PreviewQuestion.model_validate_json(await request.body())
+        except ValidationError as error:
+            return Response(str(error), 422)
+        policies = None
+        if question.policies is not None:
+            policies = [policy_of(number, spec) for number, spec in question.policies]
+        # In a thread, so nobody may change the view meanwhile.
+        async with self._one_at_a_time, self._changing, self._free:
+            sight = self._look()
+            if sight is None:
+                return _not_leading()
+            # It takes as long as a cycle, in which the lead has to be renewed.
+            found = await asyncio.to_thread(preview, sight.view, sight.now, policies)
+        return _answer(Previews(previews=tuple(found)))
+
+
+async def _try_each(
+    look: Look, ledgers: _Ledgers, questions: Questions, one_at_a_time: asyncio.Lock, free: asyncio.Lock
+) -> list[Trial | None] | None:
+    """The trials of one call; None where there is nothing to see."""
+    trials: list[Trial | None] = []
+    clock = asyncio.get_running_loop().time
+    ends = clock() + _TRY_SECONDS
+    for question in questions.jobs:
+        async with one_at_a_time:
+            async with free:
+                began, sight = clock(), look()
+                if sight is None:
+                    return None
+                is_late = began > ends
+                trial = None
+                if not is_late:
+                    with contained(Part.QUESTION, f"dry run of {question.name}"):
+                        trial = answer_trial(sight.view, ledgers.of(sight), question, sight.now)
+                trials.append(trial)
+                took = clock() - began
+            await asyncio.sleep(took)
+    return trials
+
+
+def _not_leading() -> Response:
+    return Response("this scheduler does not lead", 503)
+
+
+def _answer(model: Lenient) -> Response:
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings, look: Look, deciding: asyncio.Lock | None = None, changing: asyncio.Lock | None = None
+) -> AsyncIterator[Reads]:
+    """Serve the endpoint while the block runs; where it is and what opens it. Raises CannotListenError."""
+    host, secret = settings.scheduler_read_host, secrets.token_urlsafe(32)
+    with _listener(host, settings.scheduler_read_port) as listener:
+        config = server_config(
+            make_reads(look, secret, deciding, changing),
+            settings.connection_bounds,
+            lifespan="off",
+            loop="none",
+            log_level="warning",
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+        )
+        server = _Server(config)
+        task = asyncio.create_task(server.serve([listener]), name="reads")
+        port = int(listener.getsockname()[1])
+        log.info("questions of the apis are answered at port %d", port, extra={"port": port})
+        try:
+            yield Reads(None if host in _WILDCARDS else host, port, secret)
+        finally:
+            server.should_exit = True
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # The protocol is named so that asyncio knows it for TCP and sends small answers at once.
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+    except OSError as error:
+        raise CannotListenError(
+            f"TRAINMASTER_SCHEDULER_READ_HOST and _PORT: {host}:{port} cannot be listened on: {error}"
+        ) from error

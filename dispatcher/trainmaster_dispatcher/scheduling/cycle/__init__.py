@@ -1,0 +1,1 @@
+"""One scheduling cycle: which jobs start where, and why the others wait."""

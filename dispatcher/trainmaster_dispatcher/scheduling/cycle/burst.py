@@ -1,0 +1,597 @@
+"""Burst: sending a job to a public cluster because private ones cannot start it soon enough, under a policy.
+
+A queue with a policy, its own or of a queue above, reaches public clusters by its policies alone. A class of jobs that cannot start
+on the clusters of its queue, also not by ending others, is asked for by one policy after the other, those of the nearest queue
+first: whether it may go now, whether so much more may be there, where it fits, and whether the budgets hold if it runs until
+its time limit. The first policy that grants it wins; else the job is told what the one lacks that opens first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import NamedTuple
+
+from trainmaster.protocol.bursting import SpotUse
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Check, Token, Verdict
+from trainmaster.protocol.states import ClusterKind
+from trainmaster_dispatcher.domain.budgets import HOUR, Account, Excess, Window, window_at, windows
+from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
+from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
+from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.cycle.cluster_selection import CycleContext, admitted, narrowing, option_grown
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
+from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
+from trainmaster_dispatcher.scheduling.selection.cost_estimate import groups_of, hourly
+from trainmaster_dispatcher.scheduling.state.flavors import Product
+from trainmaster_dispatcher.scheduling.state.plan import Fault, Granted
+from trainmaster_dispatcher.scheduling.state.state import (
+    ClassKey,
+    Cluster,
+    LiveRun,
+    Queue,
+    SchedulerState,
+    WaitingJob,
+    load_of,
+)
+
+_EPSILON = 1e-9
+
+
+class Refusal(NamedTuple):
+    """Why a job may not go by a policy now. ``token`` None: not because of the policy, or never under it.
+
+    ``at``: when it may go at the earliest, in seconds since the epoch; infinite where that is not a matter of time.
+    """
+
+    policy: str
+    token: Token | None
+    sentence: str
+    at: float = inf
+    verdicts: tuple[Verdict, ...] = ()
+    is_own: bool = False
+    """Whether others of its class may go."""
+    is_for_ever: bool = False
+    """Whether it would exceed what the policy gives all alone, whenever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A job that goes by a policy."""
+
+    option: Option
+    others: tuple[Option, ...]
+    granted: Granted
+
+
+class First(NamedTuple):
+    """The first job of a class that could not start on the clusters of its queue."""
+
+    job: WaitingJob
+    key: ClassKey
+    queue: Queue
+    sizes: Sequence[Size]
+    """The ones that it may start with, the largest first."""
+    full: Iterable[int]
+    """Clusters of its queue that only lack room for it."""
+
+
+class Asked(NamedTuple):
+    """What a policy said of the first job of a class, for a preview."""
+
+    key: ClassKey
+    job: WaitingJob
+    policy: BurstPolicy
+    outcome: Burst | Refusal
+
+
+@dataclass(slots=True)
+class Bursts:
+    """The policies of one cycle. It notes what it was asked and what it has granted."""
+
+    cycle: CycleContext
+    open: set[int] = field(init=False)
+    """Policies that are open by how full private clusters are; kept for the next cycle."""
+    asked: list[Asked] = field(default_factory=list)
+    next_look: float = inf
+    """When a job that was refused may go, if nothing else happens."""
+    faults: list[Fault] = field(default_factory=list)
+    """Unexpected errors of single policies: by these, the job or nobody goes."""
+    _broken: dict[int, Refusal] = field(default_factory=dict)
+    _accounts: dict[int, Account] = field(default_factory=dict)
+    _granted: list[tuple[int, float, Resources]] = field(default_factory=list)
+    """What starts in this cycle: policy, nodes and resources."""
+    _held_before: dict[int, tuple[float, Resources]] = field(default_factory=dict)
+    """By policy: nodes and resources that its runs held when the cycle began."""
+    _fullness: float | None = None
+
+    def __post_init__(self) -> None:
+        view = self.cycle.rooms.view
+        self.open = set(view.bursting & view.policies.keys())
+        for policy in view.policies.values():
+            if policy.utilisation is not None:
+                try:
+                    above, until = policy.utilisation
+                    is_open = self.fullness() >= (until if policy.id in self.open else above)
+                except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                    self._broken[policy.id] = self._note(policy, error)
+                    is_open = False
+                if is_open:
+                    self.open.add(policy.id)
+                else:
+                    self.open.discard(policy.id)
+
+    @property
+    def _view(self) -> SchedulerState:
+        return self.cycle.rooms.view
+
+    def attempt(self, first: First) -> Burst | Refusal | None:
+        """Whether it goes to a public cluster now. None where no policy is for its queue."""
+        nearest: Refusal | None = None
+        is_own = False
+        for policy in self._view.policies_of(first.queue.id):
+            try:
+                outcome = self._broken.get(policy.id) or self._ask(policy, first)
+            except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
+                outcome = self._note(policy, error)
+            self.asked.append(Asked(first.key, first.job, policy, outcome))
+            if isinstance(outcome, Burst):
+                return outcome
+            if nearest is None or outcome.at < nearest.at:
+                nearest = outcome
+            is_own = is_own or outcome.is_own
+        if nearest is None:
+            return None
+        self.next_look = min(self.next_look, nearest.at)
+        return nearest._replace(is_own=is_own)
+
+    def _note(self, policy: BurstPolicy, error: Exception) -> Refusal:
+        self.faults.append(Fault("burst_policy", policy.id, policy.name, error))
+        told = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
+        return Refusal(policy.name, None, told)
+
+    def note_start(self, job: WaitingJob, burst: Burst) -> None:
+        """It starts in this cycle."""
+        granted, option = burst.granted, burst.option
+        run = granted.run(self.cycle.now)
+        self.account(self._view.policies[granted.policy_id]).start(job.id, run.commitment)
+        nodes = nodes_of(self._view, option.cluster, needs_of(self._view, job.shape_id, option))
+        self._granted.append((granted.policy_id, nodes, option.size.needs))
+
+    def _ask(self, policy: BurstPolicy, first: First) -> Burst | Refusal:
+        limit = self._limit(policy, first.key, first.queue)
+        if isinstance(limit, Refusal):
+            return limit
+        refused = self._when(policy, first) or self._how_many(policy)
+        return refused or self._where(policy, first, limit)
+
+    # When
+
+    def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | Refusal:
+        """The time limit that a run of it would have, or why it is none for this policy at all."""
+        view = self._view
+        if policy.fault:
+            return Refusal(policy.name, None, policy.fault)
+        if policy.paused:
+            return Refusal(policy.name, None, "it is paused")
+        if policy.class_at_least is not None:
+            least = next((one for one in view.classes.values() if one.name == policy.class_at_least), None)
+            own = view.classes[key.class_id]
+            if least is None:
+                return Refusal(policy.name, None, f"it names class {policy.class_at_least}, which is not there")
+            if own.value < least.value:
+                return Refusal(
+                    policy.name, None, f"it takes jobs of class {least.name} and above, this one is {own.name}"
+                )
+        own_limit = view.shapes[key.shape_id].time_limit_seconds
+        limit = policy.limit_for(own_limit, view.queue_limit_of(queue.id))
+        if limit is None:
+            return Refusal(policy.name, None, "it takes jobs with a time limit: nothing else ends what they may cost")
+        if policy.time_limit is not None and limit > policy.time_limit:
+            most, has = explain.span(policy.time_limit), explain.span(limit)
+            return Refusal(policy.name, None, f"it takes jobs of at most {most}, the limit of this one is {has}")
+        return limit
+
+    def _when(self, policy: BurstPolicy, first: First) -> Refusal | None:
+        now = self.cycle.now
+        opens = policy.opens_at(now)
+        if opens > now:
+            when = f"it opens at {explain.clock(opens)}" if opens < inf else "it is closed at all hours"
+            return Refusal(policy.name, Token.BURST_NOT_YET, when, opens)
+        at = first.job.submitted_at + policy.after
+        if policy.after and at > now:
+            told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
+            # By its priority it may be before others of its class that have waited for longer.
+            return Refusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
+        if policy.utilisation is not None and policy.id not in self.open:
+            above, used = policy.utilisation[0], self.fullness()
+            told = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
+            return Refusal(policy.name, Token.BURST_NOT_YET, told)
+        if policy.expected_wait is not None:
+            start = self._expected_start(first)
+            if start - now <= policy.expected_wait:
+                told = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
+                told += f", this one may start at {explain.clock(start)}"
+                return Refusal(policy.name, Token.BURST_NOT_YET, told)
+        return None
+
+    def _expected_start(self, first: First) -> float:
+        """When it could start at the earliest where only room is lacking, behind those that clusters are kept for."""
+        windows_of, shape_id, queue_id = self.cycle.windows, first.key.shape_id, first.queue.id
+        entitled, limit = windows_of.entitled(queue_id), self._view.limit_of(shape_id, queue_id)
+        earliest = inf
+        for cluster_id in first.full:
+            at = self.cycle.reservations.earliest(cluster_id, shape_id, first.sizes[-1])
+            earliest = min(earliest, windows_of.not_before(cluster_id, entitled, at, limit))
+        return earliest
+
+    def fullness(self) -> float:
+        """How full private clusters are, as it was when first asked in this cycle."""
+        if self._fullness is None:
+            self._fullness = fullness(self.cycle.rooms)
+        return self._fullness
+
+    # How much
+
+    def account(self, policy: BurstPolicy) -> Account:
+        """What was spent by it, and what its runs are committed to."""
+        found = self._accounts.get(policy.id)
+        if found is None:
+            found = self._accounts[policy.id] = account_of(self._view, policy, self.cycle.now)
+        return found
+
+    def _how_many(self, policy: BurstPolicy) -> Refusal | None:
+        account, now = self.account(policy), self.cycle.now
+        if policy.jobs is not None and len(account.live) >= policy.jobs:
+            many = "1 job" if len(account.live) == 1 else f"{len(account.live)} jobs"
+            told = f"{many} of at most {policy.jobs} are at public clusters by it"
+            return Refusal(policy.name, Token.BURST_LIMIT, told)
+        if policy.ramp is not None:
+            began = [one.begin / MICROS for one in account.live.values()]
+            at = policy.ramp_opens_at([*began, *self._view.spending.starts.get(policy.id, ())], now)
+            if at > now:
+                told = f"it lets {policy.ramp.jobs} jobs start every {explain.span(policy.ramp.every)}"
+                return Refusal(policy.name, Token.BURST_NOT_YET, f"{told}, the next one at {explain.clock(at)}", at)
+        return None
+
+    def _held(self, policy: BurstPolicy) -> tuple[float, Resources]:
+        """Nodes and resources that its runs hold, those of this cycle included."""
+        known = self._held_before.get(policy.id)
+        if known is None:
+            known = self._held_before[policy.id] = held_by_all(self._view, policy)
+        nodes, resources = known[0], Resources(known[1])
+        for policy_id, part, needs in self._granted:
+            if policy_id == policy.id:
+                nodes += part
+                _add_all(resources, needs)
+        return nodes, resources
+
+    def _over(self, policy: BurstPolicy, shape_id: int, option: Option) -> Refusal | None:
+        """Whether with this one too much would be there."""
+        if policy.nodes is None and not policy.resources:
+            return None
+        nodes, held = self._held(policy)
+        more = nodes_of(self._view, option.cluster, needs_of(self._view, shape_id, option))
+        if policy.nodes is not None and nodes + more > policy.nodes + _EPSILON:
+            told = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
+            for_ever = more > policy.nodes + _EPSILON
+            return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=for_ever)
+        for name, most in policy.resources.items():
+            needs = option.size.needs.get(name, 0)
+            if needs and held.get(name, 0) + needs > most:
+                has, wants, top = (explain.amount(name, one) for one in (held.get(name, 0), needs, most))
+                told = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
+                return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=needs > most)
+        return None
+
+    # Where
+
+    def _where(self, policy: BurstPolicy, first: First, limit: float) -> Burst | Refusal:
+        rooms, key, queue = self.cycle.rooms, first.key, first.queue
+        entitled = self.cycle.windows.entitled(queue.id)
+        access = self._view.access_of(queue, by_policy=True)
+        alike = SchedulingKey(
+            key.shape_id, len(first.sizes), access, key.avoided, limit, entitled, self._view.weights_of(key)
+        )
+        verdicts: list[Verdict] = []
+        found: list[tuple[Option, Bounds]] = []
+        worst: Refusal | None = None
+        is_own = False
+        for cluster, ruled_out in rooms.looked_at(alike):
+            if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
+                continue
+            # Without room on its nodes, its pools may bring some.
+            if ruled_out is not None and ruled_out.check is not Check.NO_ROOM:
+                verdicts.append(ruled_out)
+                continue
+            if cluster.tariff.is_free:
+                told = "it has no price book, so no budget can hold there"
+                verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=told))
+                continue
+            outcome = self._best_on(policy, first, alike, cluster)
+            if isinstance(outcome, Verdict):
+                verdicts.append(outcome)
+            elif isinstance(outcome, Refusal):
+                is_own = is_own or outcome.is_own
+                worst = outcome if worst is None or outcome.at < worst.at else worst
+                verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=outcome.sentence))
+            else:
+                found.append(outcome)
+        if found:
+            best = self._choose(policy, found)
+            granted = Granted(policy.id, policy.name, policy.revision, found[best][1], binding(policy, found[best][0]))
+            option = found[best][0]
+            return Burst(option, tuple(one for one, _ in found if one is not option), granted)
+        if worst is not None:
+            return worst._replace(verdicts=tuple(verdicts), is_own=is_own)
+        if not verdicts:
+            named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
+            return Refusal(policy.name, None, f"there is no public cluster{named}")
+        near = min(verdicts, key=lambda one: _NEAREST.get(one.check, 0))
+        return Refusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
+
+    def _choose(self, policy: BurstPolicy, found: Sequence[tuple[Option, Bounds]]) -> int:
+        """The place of the one that is taken."""
+
+        def rank(place: int) -> tuple[float, str]:
+            option = found[place][0]
+            if policy.in_order:
+                return policy.clusters.index(option.cluster.name), option.cluster.name
+            return -option.total, option.cluster.name
+
+        return min(range(len(found)), key=rank)
+
+    def _best_on(
+        self, policy: BurstPolicy, first: First, alike: SchedulingKey, cluster: Cluster
+    ) -> tuple[Option, Bounds] | Refusal | Verdict:
+        """The largest size that fits on a cluster within quota, the policy's limits and its budgets."""
+        queue, sizes = first.queue, first.sizes
+        groups = groups_for(policy, cluster)
+        _, device = narrowing(self.cycle, queue, alike.shape_id)
+        refused: Refusal | None = None
+        verdict: Verdict | None = None
+        best: tuple[Option, Bounds] | None = None
+        for product in products_on(cluster.report, device, grown=True):
+            for larger in range(len(sizes)):
+                outcome: Option | Verdict | Obstacle
+                outcome = self._option(alike, queue, sizes[larger:], cluster, product, groups)
+                if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools:
+                    outcome = option_grown(self.cycle, alike, queue, sizes[larger:], cluster, product, groups)
+                if isinstance(outcome, Obstacle):
+                    outcome = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
+                if isinstance(outcome, Verdict):
+                    verdict = verdict or outcome
+                    continue
+                bounds = self._bounds(alike, outcome, groups)
+                over = self._over(policy, alike.shape_id, outcome) or self._too_expensive(policy, first.job, bounds)
+                if over is None:
+                    if best is None or outcome.total > best[0].total:
+                        best = outcome, bounds
+                    break
+                refused = over if refused is None or over.at < refused.at else refused
+        if best is not None:
+            return best
+        if refused is not None:
+            return refused
+        return verdict or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence="no room is left there")
+
+    def _option(
+        self,
+        alike: SchedulingKey,
+        queue: Queue,
+        sizes: Sequence[Size],
+        cluster: Cluster,
+        product: Product | None,
+        groups: frozenset[str] | None,
+    ) -> Option | Verdict:
+        """The largest of these sizes that fits."""
+        rooms = self.cycle.rooms
+        if groups is None:
+            outcome = rooms.option(alike.shape_id, list(sizes), cluster, product, alike.weights)
+        else:
+            outcome = rooms.option_among(alike.shape_id, sizes, cluster, product, groups, alike.weights)
+        if not isinstance(outcome, Option):
+            among = "" if groups is None else " among the nodes that the policy allows"
+            return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence + among)
+        obstacle = self.cycle.ledger.obstacle(queue.id, outcome.charge)
+        if obstacle is not None:
+            return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
+        # It is counted on to stay until its members are gone at the latest.
+        total = self._bounds(alike, outcome, groups).total
+        return admitted(self.cycle, alike._replace(limit=total), outcome, groups)
+
+    def _bounds(self, alike: SchedulingKey, option: Option, groups: frozenset[str] | None) -> Bounds:
+        shape, cluster = self._view.shapes[alike.shape_id], option.cluster
+        rate = hourly(cluster, shape, option.size.members, option.product, groups)
+        patience = cluster.report.start_seconds if cluster.report is not None else 0.0
+        return Bounds(cluster.placement_timeout + option.timeout + patience, alike.limit, shape.stop_seconds, rate)
+
+    def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> Refusal | None:
+        now = self.cycle.now
+        run = BurstRun(policy.id, now, bounds.until(now, None), bounds.rate)
+        account, spent = self.account(policy), self._view.job_spent.get(job.id, 0)
+        excess = account.excess(run.commitment, job_spent=spent)
+        if excess is None:
+            return None
+        own = excess.window is None and excess.spent > 0
+        told = explain.excess(excess, bounds, policy.queues)
+        for_ever = _is_for_ever(excess, bounds)
+        again = inf if for_ever else _again_at(excess, bounds, now)
+        return Refusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
+
+
+_NEAREST = {
+    Check.NO_ROOM: -5,
+    Check.RESERVED: -4,
+    Check.WINDOW: -4,
+    Check.COOLING_DOWN: -3,
+    Check.QUOTA: -2,
+    Check.BURST: -1,
+}
+"""Which verdict is told of several: that which is nearest to a start."""
+
+
+def _is_for_ever(excess: Excess, bounds: Bounds) -> bool:
+    """Whether no budget would be enough whenever it starts: at best it has half of its time in one window, or fills one."""
+    if excess.window is None:
+        return True
+    whole = (excess.window.end - excess.window.begin) / MICROS
+    return bounds.rate * min(whole, bounds.total / 2) / 3600 > excess.limit
+
+
+def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
+    """When so little of it falls into that window that there is enough left, if nothing else happens; not before."""
+    if excess.window is None:
+        return inf
+    left = max(0, excess.limit - excess.spent - excess.committed)
+    seconds = left / bounds.rate * (HOUR / MICROS) if bounds.rate else inf
+    return max(excess.window.end / MICROS - seconds, now + 1.0)
+
+
+def fullness(rooms: ClusterIndex) -> float:
+    """The part in use of the resource of which most is in use, on all private clusters together; 1 where there is none."""
+    used: Resources = {}
+    there: Resources = {}
+    for cluster in rooms.clusters:
+        if cluster.kind is ClusterKind.PRIVATE and cluster.report is not None:
+            for name, (taken, has) in rooms.measure(cluster).items():
+                used[name] = used.get(name, 0) + taken
+                there[name] = there.get(name, 0) + has
+    return max((used[name] / has for name, has in there.items() if has), default=1.0)
+
+
+def account_of(view: SchedulerState, policy: BurstPolicy, now: float) -> Account:
+    """What was spent by a policy, and what its runs are committed to. A run that outlives its limit costs until now at least."""
+    spent, sums = spent_in_windows(view, policy), view.committed.get(policy.id, {})
+    live = {}
+    for job_id, run in view.burst_runs.get(policy.id, {}).items():
+        if run.burst is None:
+            continue
+        live[job_id] = one = run.burst.commitment
+        if run.burst.until < now:
+            late = one._replace(begin=one.end, end=ceil(now * MICROS))
+            for span in policy.budget.limits:
+                for window in windows(span, late.begin, late.end):
+                    spent[window] = spent.get(window, 0) + late.within(window)
+    return Account(policy.budget, spent, live, sums)
+
+
+def spent_in_windows(view: SchedulerState, policy: BurstPolicy) -> dict[Window, int]:
+    """What runs that have ended have cost, by the windows of the policy's budgets."""
+    out: dict[Window, int] = {}
+    for hour, nanos in view.spending.hours.get(policy.id, {}).items():
+        for span in policy.budget.limits:
+            window = window_at(span, hour)
+            out[window] = out.get(window, 0) + nanos
+    return out
+
+
+class Standing(NamedTuple):
+    """What a budget has left in its window of now; money in billionths."""
+
+    window: Window
+    limit: int
+    spent: int
+    """Until now, that of runs at work included."""
+    committed: int
+    """What runs at work may still cost in it."""
+
+
+def standings_of(view: SchedulerState, policy: BurstPolicy, now: float) -> list[Standing]:
+    """How the budgets of a policy stand."""
+    moment = int(now * MICROS)
+    account, out = account_of(view, policy, now), []
+    for span, limit in policy.budget.limits.items():
+        window, spent = window_at(span, moment), account.used(span, moment)
+        whole = account.spent.get(window, 0) + account.committed(window)
+        out.append(Standing(window, limit, spent, max(0, whole - spent)))
+    return out
+
+
+def groups_for(policy: BurstPolicy, cluster: Cluster) -> frozenset[str] | None:
+    """The node groups that it may use, by their being spot or not; None for all.
+
+    Of spot nodes, those with the label that most of them have: members are bound by one.
+    """
+    if policy.spot is SpotUse.ALLOWED or cluster.report is None:
+        return None
+    if policy.spot is SpotUse.ONLY:
+        label = _spot_label(cluster)
+        return frozenset(
+            name for name, one in groups_of(cluster).items() if label in one.labels and is_spot(one.labels)
+        )
+    every = groups_of(cluster)
+    found = frozenset(name for name, one in every.items() if not is_spot(one.labels))
+    return None if len(found) == len(every) else found
+
+
+def binding(policy: BurstPolicy, option: Option) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Node affinity that keeps members where the policy allows them: key, operator, values."""
+    if policy.spot is SpotUse.ALLOWED:
+        return ()
+    if policy.spot is SpotUse.NEVER:
+        # By all labels that are known, as a pool may bring nodes that were not there yet.
+        return tuple((name, "NotIn", tuple(sorted(values))) for name, values in sorted(SPOT_LABELS.items()))
+    label = _spot_label(option.cluster)
+    return ((label, "In", tuple(sorted(SPOT_LABELS[label]))),) if label else ()
+
+
+def _spot_label(cluster: Cluster) -> str:
+    """The label by which most spot nodes of a cluster are known; empty where there is none."""
+    counts: dict[str, int] = {}
+    for group in groups_of(cluster).values():
+        for name, values in SPOT_LABELS.items():
+            if group.labels.get(name) in values:
+                counts[name] = counts.get(name, 0) + group.count
+    return max(sorted(counts), key=lambda name: counts[name], default="")
+
+
+Needs = Sequence[tuple[str, Resources, int]]
+"""Node group, what a member needs, and how many members."""
+
+
+def needs_of(view: SchedulerState, shape_id: int, option: Option) -> Needs:
+    """What an option would put where."""
+    roles = {role.name: role.needs for role in view.shapes[shape_id].roles}
+    return [
+        (group, roles[role], many) for group, of in option.fitted.placement.items() for role, many in of.items() if many
+    ]
+
+
+def nodes_of(view: SchedulerState, cluster: Cluster, needs: Needs) -> float:
+    """As many whole nodes as these members come to: each counts by the resource that it takes most of."""
+    groups = {name: one.free for name, one in groups_of(cluster).items()}
+    total = 0.0
+    for name, each, many in needs:
+        free = groups.get(name)
+        if free is None:
+            total += many
+            continue
+        total += many * max((min(1.0, need / free[one]) for one, need in each.items() if free.get(one)), default=0.0)
+    return total
+
+
+def held_by_all(view: SchedulerState, policy: BurstPolicy) -> tuple[float, Resources]:
+    """The nodes and the resources that the runs of a policy hold."""
+    nodes, resources = 0.0, Resources()
+    for run in view.burst_runs.get(policy.id, {}).values():
+        part, needs = held_by(view, run)
+        nodes += part
+        _add_all(resources, needs)
+    return nodes, resources
+
+
+def held_by(view: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
+    """The nodes and the resources that a run holds."""
+    roles = {role.name: role.needs for role in view.shapes[run.shape_id].roles}
+    cluster, resources = view.clusters.get(run.cluster_id), Resources()
+    needs = [(key.group, roles[key.role], many) for key, many in load_of(run)]
+    for _, each, many in needs:
+        _add_all(resources, {name: amount * many for name, amount in each.items()})
+    return (0.0 if cluster is None else nodes_of(view, cluster, needs)), resources
+
+
+def _add_all(into: Resources, more: Resources) -> None:
+    for name, amount in more.items():
+        into[name] = into.get(name, 0) + amount

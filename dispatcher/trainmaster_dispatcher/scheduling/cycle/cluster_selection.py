@@ -1,0 +1,294 @@
+"""Looking for a place for a class of jobs: where its gang fits now, within quota and beside what is kept for others."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainmaster.protocol.reasons import Check, Reason, Verdict
+from trainmaster_dispatcher.domain.shapes import RoleShape
+from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
+from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
+from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle, QuotaTree
+from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
+from trainmaster_dispatcher.scheduling.reservations.backfill import Reservations
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
+from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
+from trainmaster_dispatcher.scheduling.selection.scores import is_quick
+from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal
+from trainmaster_dispatcher.scheduling.state.flavors import Product
+from trainmaster_dispatcher.scheduling.state.state import Access, Cluster, Queue, SchedulerState, WaitingJob
+
+MOST_TOLD = 5
+"""Clusters in the table that is kept with a decision, the best ones."""
+MOST_COMPARED = 2
+"""Clusters that a decision is explained by: the chosen one and the next best."""
+MOST_LACKING = 2
+"""Clusters without room that a decision for the only one with room is explained by."""
+
+
+class QueueTerms(NamedTuple):
+    """What a queue adds to where its jobs may go and whether they fit."""
+
+    access: Access
+    limit: float
+    """Seconds that jobs without a limit of their own are counted on."""
+    entitled: tuple[int, ...]
+    """Advance reservations that are for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleContext:
+    """What an attempt reads and marks."""
+
+    rooms: ClusterIndex
+    standings: ClusterRankings
+    ledger: QuotaTree
+    reservations: Reservations
+    evictions: VictimSearch
+    windows: AdvanceReservations
+    blocked: dict[SchedulingKey, tuple[Reason, list[int]]]
+    """By what is alike: why it is blocked, and the clusters that lack room for it."""
+    now: float
+    blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)
+    """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
+    passed: dict[int, dict[int, Reason] | None] = field(default_factory=dict)
+    """By queue: its part of ``blocked_shapes``; None where a class takes a longer look."""
+    prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
+    """By queue and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What holds for a class during a whole cycle. ``stops``: why it cannot start whatever happens in it."""
+
+    sizes: list[Size]
+    limit: float
+    stops: Reason | None
+
+
+@dataclass(slots=True)
+class Look:
+    """Where a gang fits, the first check that fails elsewhere, where only room is lacking, and quota that is in the way."""
+
+    options: list[Option] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    full: list[int] = field(default_factory=list)
+    over: list[Obstacle] = field(default_factory=list)
+    over_on: list[int] = field(default_factory=list)
+    """Clusters with room, on which quota alone is in the way."""
+    told: CachedRefusal | None = None
+    """Where verdicts are kept from one cycle to the next, what they are kept in."""
+
+    def reason(self) -> Reason:
+        """Why the jobs are blocked by what clusters lack."""
+        if self.told is None:
+            return explain.blocked(self.verdicts)
+        if self.told.reason is None:
+            self.told.reason = explain.blocked(self.told.verdicts)
+        return self.told.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best option, the best ones with it among them, and what the remaining clusters lack."""
+
+    best: Option
+    top: list[Option]
+    verdicts: Collection[Verdict]
+
+
+def look_at_best(cycle: CycleContext, alike: SchedulingKey, sizes: list[Size]) -> Choice | Look | None:
+    """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
+
+    None where it does not apply: where quota or a score depends on the place, or the gang has several sizes.
+    """
+    rooms, standings = cycle.rooms, cycle.standings
+    prefers_level = rooms.view.shapes[alike.shape_id].preferred_level is not None
+    if rooms.view.lines.any_narrowed or len(sizes) > 1 or not is_quick(alike.weights, prefers_level=prefers_level):
+        return None
+    told = standings.shortages.blocks(alike, sizes[0])
+    if told is not None:
+        return Look(verdicts=told.verdicts, full=told.full, told=told)
+    top: list[Option] = []
+    closed: dict[int, Verdict] = {}
+    lacking: list[int] = []
+    for cluster in standings.ranked(alike, sizes[0], lacking):
+        outcome = rooms.option(alike.shape_id, sizes, cluster, None, alike.weights)
+        if not isinstance(outcome, Option):
+            lacking.append(cluster.id)
+            continue
+        taken = admitted(cycle, alike, outcome)
+        if isinstance(taken, Option):
+            top.append(taken)
+            if len(top) == MOST_COMPARED:
+                break
+        else:
+            closed[cluster.id] = taken
+    if len(top) == MOST_COMPARED:
+        standings.note_lacking(alike, lacking)
+        return Choice(top[0], top, ())
+    standings.stand(alike, sizes[0], lacking)
+    if top:
+        return Choice(top[0], top, standings.first_lacking(alike, sizes[0], MOST_LACKING))
+    told = standings.blocked(alike, sizes[0], closed)
+    return Look(verdicts=told.verdicts, full=told.full, told=told)
+
+
+def look_at_growth(
+    cycle: CycleContext, alike: SchedulingKey, queue: Queue, sizes: Sequence[Size]
+) -> Option | Obstacle | None:
+    """The best of the clusters on which a gang fits once their pools have grown; if there is none, quota that is in the way, if it is.
+
+    Where quota depends on the product of a device, the gang is bound to one.
+    """
+    _, device = narrowing(cycle, queue, alike.shape_id)
+    found: list[Option | Verdict | Obstacle] = []
+    for cluster in cycle.rooms.clusters:
+        if cluster.report is None or not cluster.report.pools:
+            continue
+        if (cycle.rooms.not_allowed(alike, cluster) or cycle.rooms.passing(alike, cluster)) is not None:
+            continue
+        products = products_on(cluster.report, device, grown=True)
+        found += [option_grown(cycle, alike, queue, sizes, cluster, product) for product in products]
+    best = max((one for one in found if isinstance(one, Option)), key=lambda one: one.total, default=None)
+    return best or next((one for one in found if isinstance(one, Obstacle)), None)
+
+
+def option_grown(
+    cycle: CycleContext,
+    alike: SchedulingKey,
+    queue: Queue,
+    sizes: Sequence[Size],
+    cluster: Cluster,
+    product: Product | None,
+    groups: frozenset[str] | None = None,
+) -> Option | Verdict | Obstacle:
+    """How a gang fits on a cluster once pools have grown, within quota. What is kept there for others is left alone."""
+    alone = cluster.id in cycle.reservations.kept or cycle.windows.is_on(cluster.id)
+    outcome = cycle.rooms.option_grown(
+        alike.shape_id, sizes, cluster, product, alike.weights, alone=alone, groups=groups
+    )
+    if not isinstance(outcome, Option):
+        return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
+    return cycle.ledger.obstacle(queue.id, outcome.charge) or outcome
+
+
+def admitted(
+    cycle: CycleContext, alike: SchedulingKey, option: Option, among: frozenset[str] | None = None
+) -> Option | Verdict:
+    """The option, or one in other node groups of its cluster, beside all that is kept there for others. ``among``: only these."""
+    verdict, windows, cluster = _kept_from(cycle, alike, option), cycle.windows, option.cluster
+    if verdict is not None:
+        return verdict
+    if not windows.is_on(cluster.id):
+        return option
+    roles, end = roles_by_name(cycle.rooms.view, alike.shape_id), cycle.now + alike.limit
+    closing = windows.closes(cluster.id, alike.entitled, roles, option.fitted.placement, end)
+    if closing is None:
+        return option
+    groups = windows.open_groups(cluster.id, alike.entitled, end)
+    if groups and among is not None:
+        groups &= among
+    if groups:
+        other = cycle.rooms.option_among(alike.shape_id, [option.size], cluster, option.product, groups, alike.weights)
+        if (
+            isinstance(other, Option)
+            and _kept_from(cycle, alike, other) is None
+            and windows.closes(cluster.id, alike.entitled, roles, other.fitted.placement, end) is None
+        ):
+            return other
+    return explain.reserved(cluster, closing, cycle.rooms.view.queues.get(closing.queue_id), alike.limit)
+
+
+def _kept_from(cycle: CycleContext, alike: SchedulingKey, option: Option) -> Verdict | None:
+    """Whether the job would delay the one that its cluster is kept for."""
+    kept = cycle.reservations.kept.get(option.cluster.id)
+    if kept is None:
+        return None
+    roles = roles_by_name(cycle.rooms.view, alike.shape_id)
+    if kept.lets(roles, option.fitted.placement, cycle.now + alike.limit):
+        return None
+    return explain.kept(cycle.rooms.view, option.cluster, kept.reservation, alike.limit)
+
+
+def look_at_each(cycle: CycleContext, alike: SchedulingKey, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:
+    """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
+    look = Look()
+    narrowed, device = narrowing(cycle, queue, alike.shape_id)
+    for cluster, ruled_out in cycle.rooms.looked_at(alike):
+        if ruled_out is not None:
+            look.verdicts.append(ruled_out)
+            continue
+        verdict, found = None, False
+        for product in products_on(cluster.report, device):
+            outcome = _option_within(cycle, alike, job, queue, sizes, cluster, product, narrowed=narrowed)
+            if isinstance(outcome, Option):
+                look.options.append(_spread(cycle, queue, outcome))
+                found = True
+            elif isinstance(outcome, Obstacle):
+                look.over.append(outcome)
+                verdict = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
+            else:
+                verdict = verdict or outcome
+        if not found and verdict is not None:
+            look.verdicts.append(verdict)
+            if verdict.check is Check.NO_ROOM:
+                look.full.append(cluster.id)
+            elif verdict.check is Check.QUOTA:
+                look.over_on.append(cluster.id)
+    return look
+
+
+def _spread(cycle: CycleContext, queue: Queue, option: Option) -> Option:
+    """The option, scored by where the runs of its queue are, too."""
+    view = cycle.rooms.view
+    total = view.running.get(queue.id, 0)
+    if not option.weights.spread or not total:
+        return option
+    return option.rescored(elsewhere=1.0 - view.running_on.get((queue.id, option.cluster.id), 0) / total)
+
+
+def _option_within(
+    cycle: CycleContext,
+    alike: SchedulingKey,
+    job: WaitingJob,
+    queue: Queue,
+    sizes: list[Size],
+    cluster: Cluster,
+    product: Product | None,
+    *,
+    narrowed: bool,
+) -> Option | Verdict | Obstacle:
+    """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
+    stops: Verdict | Obstacle | None = None
+    for larger in range(len(sizes)):
+        outcome = cycle.rooms.option(alike.shape_id, sizes[larger:], cluster, product, alike.weights)
+        if not isinstance(outcome, Option):
+            return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
+        obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
+        if obstacle is None:
+            taken = admitted(cycle, alike, outcome)
+            if isinstance(taken, Option):
+                return taken
+            stops = taken
+        else:
+            stops = obstacle
+    if stops is None:
+        raise AssertionError("a class without any size to start in is blocked by quota")
+    return stops
+
+
+def roles_by_name(view: SchedulerState, shape_id: int) -> dict[str, RoleShape]:
+    return {role.name: role for role in view.shapes[shape_id].roles}
+
+
+def narrowing(cycle: CycleContext, queue: Queue, shape_id: int) -> tuple[bool, str]:
+    """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
+    view = cycle.rooms.view
+    lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
+    lines += cycle.ledger.tree.narrowed_kept
+    if not lines:
+        return False, ""
+    needed = {name for role in view.shapes[shape_id].roles for name in role.needs}
+    return True, next((line.resource for line in lines if line.product and line.resource in needed), "")

@@ -1,0 +1,101 @@
+"""Containment of unexpected errors inside one decision: which object is to blame, and how long it is left out.
+
+An error while a class of jobs is looked at is a mistake in Trainmaster, or in what is stored, and must not keep other classes from
+being decided on. First it is found out whether a cluster or a reservation is to blame: each is worked out by itself, and those
+that cannot be are closed. Else the class is held back, for longer each time.
+"""
+
+from dataclasses import replace
+from math import ceil
+
+from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, empty_room
+from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
+from trainmaster_dispatcher.scheduling.state.plan import Fault
+from trainmaster_dispatcher.scheduling.state.state import (
+    AdvanceReservation,
+    ClassKey,
+    Cluster,
+    HeldBack,
+    SchedulerState,
+)
+
+FEW_RESTARTS = 3
+"""Errors for which a decision is begun again; after that, classes that only were looked at are held back on the way."""
+MOST_RESTARTS = 24
+_MOST_SECONDS = 64.0
+_STEP = 4.0
+"""Classes that are held back for longer are looked at again together, at multiples of so many seconds."""
+
+
+class TurnError(Exception):
+    """The turn of a class has ended in an unexpected error; what it has counted until then must not be used."""
+
+    def __init__(self, key: ClassKey, error: Exception) -> None:
+        super().__init__(str(error))
+        self.key = key
+        self.error = error
+
+
+class TooManyFaultsError(Exception):
+    """Decision after decision has ended in an unexpected error."""
+
+    def __init__(self, found: list[Fault]) -> None:
+        super().__init__(f"{len(found)} unexpected errors in one decision, the last one of {found[-1].name}")
+        self.__cause__ = found[-1].error
+
+
+def still_held(view: SchedulerState) -> dict[ClassKey, HeldBack]:
+    """Return the classes that the cycle before has held back, as far as jobs of them wait."""
+    if not view.held_back:
+        return {}
+    return {key: one for key, one in view.held_back.items() if key in view.waiting.get(key.queue_id, ())}
+
+
+def hold_back(
+    view: SchedulerState, held: dict[ClassKey, HeldBack], key: ClassKey, error: Exception, now: float
+) -> Fault:
+    """Enter a class among those that are held back; its fault."""
+    before = held.get(key)
+    failures = 1 if before is None else before.failures + 1
+    seconds = min(2.0 ** min(failures - 1, 10), _MOST_SECONDS)
+    until = now + seconds if seconds < _STEP else ceil((now + seconds) / _STEP) * _STEP
+    held[key] = HeldBack(failures, until, explain.internal_error(error))
+    queue, of = view.queues.get(key.queue_id), view.classes.get(key.class_id)
+    name = f"{queue.path if queue else key.queue_id}, {of.name if of else key.class_id}, shape {key.shape_id}"
+    return Fault("job_class", 0, name, error)
+
+
+def close_faulty(view: SchedulerState, now: float) -> list[Fault]:
+    """Close the clusters that cannot be worked out by themselves, and drop such reservations; their faults."""
+    found = []
+    rooms = ClusterIndex(view)
+    for cluster in list(view.clusters.values()):
+        try:
+            _work_out(view, rooms, cluster)
+        except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
+            fault = f"cluster {cluster.name} cannot be used ({type(error).__name__})"
+            view.put_cluster(replace(cluster, report=None, fault=fault), now)
+            found.append(Fault("cluster", cluster.id, cluster.name, error))
+    for one in list(view.advance.values()):
+        try:
+            _work_out_reservation(view, one, now)
+        except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
+            view.set_advance(other for other in list(view.advance.values()) if other.id != one.id)
+            found.append(Fault("reservation", one.id, one.name, error))
+    return found
+
+
+def _work_out(view: SchedulerState, rooms: ClusterIndex, cluster: Cluster) -> None:
+    view.empty_rooms.pop(cluster.id, None)
+    empty_room(view, cluster.id).total()
+    FreeCapacity.of(view, cluster.id).rank()
+    ReleaseTimeline(view, cluster.id)
+    rooms.capacity(cluster)
+    rooms.measure(cluster)
+
+
+def _work_out_reservation(view: SchedulerState, one: AdvanceReservation, now: float) -> None:
+    AdvanceReservations(view, now, [one]).work_out()

@@ -1,0 +1,1 @@
+"""Whether and how a gang fits on the nodes of a cluster."""

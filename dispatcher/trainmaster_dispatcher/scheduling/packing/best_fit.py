@@ -1,0 +1,170 @@
+"""The nodes of a cluster in best-fit order, kept up to date, so that a member's node is found by bisection.
+
+Best fit takes the node that a member leaves fullest: with the fewest devices that it leaves idle, of the commonest product, then by
+devices, CPU and memory. What is left there is what is free now, less the same amounts for every node; so nodes stand in one order
+for all members that need the same devices, however much they need of anything.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.scheduling.state.flavors import product_of
+from trainmaster_dispatcher.scheduling.state.state import COMING
+
+if TYPE_CHECKING:
+    from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
+
+Key = tuple[int, int, int, int, int, int, int]
+"""Of a node: free devices that are not needed, minus how common its product is, free devices that are needed, CPU, memory.
+
+Then its group and its entry in it, for ties.
+"""
+
+_WORTH_IT = 2
+"""Members that find no node before it is found out what any node has at most."""
+
+
+_CHOICE = 2
+"""So many products at least make a choice."""
+
+
+def commonness(
+    groups: "Mapping[str, Sequence[NodeBucket]]", needs: Iterable[str], suiting: Iterable[str]
+) -> dict[str, int]:
+    """By group: of the devices among ``needs``, how many all these groups of its product have; empty where it makes no difference.
+
+    Who may have any product takes the one of which there is most, and spares the scarce ones for those who can use no other. What
+    counts is what there is, not what is free, so that the order stays the same while runs come and go. Nodes to come are taken last.
+    """
+    devices = [name for name in needs if "/" in name]
+    if not devices:
+        return {}
+    products: dict[str, str] = {}
+    of_product: dict[str, int] = {}
+    is_growing = False
+    for name in suiting:
+        entries = groups[name]
+        if not entries:
+            continue
+        if name.startswith(COMING):
+            is_growing = True
+            continue
+        group = entries[0].group
+        many = sum([group.free.get(device, 0) for device in devices])
+        if many:
+            product = products[name] = product_of(group)
+            of_product[product] = of_product.get(product, 0) + many * sum([one.count for one in entries])
+    if len(of_product) < _CHOICE and not is_growing:
+        return {}
+    return {name: of_product[product] for name, product in products.items()}
+
+
+class Ranking:
+    """Nodes of some groups in the order in which members that need these devices take them."""
+
+    __slots__ = ("_common", "_entries", "_failed", "_keys", "_most", "_nodes", "_of_group", "_places", "devices")
+
+    def __init__(self, order: Sequence[str], devices: frozenset[str]) -> None:
+        self.devices = devices
+        self._places = {name: place for place, name in enumerate(order)}
+        self._common: dict[str, int] = {}
+        self._entries: dict[str, Sequence[NodeBucket]] = {}
+        self._of_group: dict[str, list[Key]] = {}
+        self._keys: list[Key] = []
+        self._nodes: dict[tuple[int, int], NodeBucket] = {}
+        self._most: Resources | None = None
+        """What is free on one node at most, once it was worth finding out since anything changed."""
+        self._failed = 0
+        """How many members have found no node since then."""
+
+    def follow(self, groups: "Mapping[str, Sequence[NodeBucket]]") -> None:
+        """Take in all groups; those that have not changed cost nothing."""
+        if not self._entries:
+            self._common = commonness(groups, self.devices, self._places)
+            for name, place in self._places.items():
+                self._note(place, name, groups[name])
+            self._keys = sorted(key for keys in self._of_group.values() for key in keys)
+            return
+        known = self._entries
+        for name, place in self._places.items():
+            if known[name] is not groups[name]:
+                self._put(place, name, groups[name])
+
+    def put(self, name: str, entries: "Sequence[NodeBucket]") -> None:
+        """One group has changed; one that may not be used is passed over."""
+        known = self._entries.get(name)
+        if known is not None and known is not entries:
+            self._put(self._places[name], name, entries)
+
+    def _put(self, place: int, name: str, entries: "Sequence[NodeBucket]") -> None:
+        keys = self._keys
+        self._most, self._failed = None, 0
+        for key in self._of_group[name]:
+            del keys[bisect_left(keys, key)]
+            del self._nodes[key[5], key[6]]
+        for key in self._note(place, name, entries):
+            insort(keys, key)
+
+    def _note(self, place: int, name: str, entries: "Sequence[NodeBucket]") -> list[Key]:
+        own = self._of_group[name] = []
+        self._entries[name] = entries
+        common = -self._common.get(name, 0)
+        for index, one in enumerate(entries):
+            others = needed = 0
+            free = one.free
+            for resource, amount in free.items():
+                if "/" in resource:
+                    if resource in self.devices:
+                        needed += amount
+                    else:
+                        others += amount
+            own.append((others, common, needed, free.get("cpu", 0), free.get("memory", 0), place, index))
+            self._nodes[place, index] = one
+        return own
+
+    def has(self, needs: Resources) -> bool:
+        """Whether any node has room for a member."""
+        keys = self._keys
+        if not keys:
+            return False
+        last = keys[-1]
+        if self._nodes[last[5], last[6]].takes(needs):
+            return True
+        if self._most is None and self._failed >= _WORTH_IT:
+            self._most = {}
+            for one in self._nodes.values():
+                for name, amount in one.free.items():
+                    if amount > self._most.get(name, 0):
+                        self._most[name] = amount
+        if self._most is not None:
+            for name, amount in needs.items():
+                if self._most.get(name, 0) < amount:
+                    return False
+        found = self.tightest(needs) is not None
+        self._failed += not found
+        return found
+
+    def tightest(self, needs: Resources) -> "NodeBucket | None":
+        """The first of ``best``."""
+        return next(self.best(needs), None)
+
+    def best(self, needs: Resources) -> "Iterator[NodeBucket]":
+        """The entries that have room for a member, the one that it leaves fullest first."""
+        keys, nodes = self._keys, self._nodes
+        cpu, memory = needs.get("cpu", 0), needs.get("memory", 0)
+        devices = sum(needs[name] for name in self.devices)
+        index, end = bisect_left(keys, (*keys[0][:2], devices, cpu, memory)) if keys else 0, len(keys)
+        while index < end:
+            key = keys[index]
+            one = nodes[key[5], key[6]]
+            if one.takes(needs):
+                yield one
+                index += 1
+            elif key[2] < devices:
+                index = bisect_left(keys, (key[0], key[1], devices, cpu, memory), index + 1)
+            elif key[3] < cpu:
+                index = bisect_left(keys, (key[0], key[1], key[2], cpu, memory), index + 1)
+            else:
+                index += 1

@@ -1,0 +1,1 @@
+"""Which runs end so that another job can start."""

@@ -1,0 +1,209 @@
+"""A cluster from which runs are taken in thought, to see whether a gang fits there once they are gone."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.scheduling.packing.free_capacity import (
+    FreeCapacity,
+    add_members,
+    empty_room,
+    laid_out,
+    laid_out_group,
+    needs_of_load,
+)
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, LiveRun, LoadKey, Queue, SchedulerState
+
+
+class Victim(NamedTuple):
+    """A run to be ended, and by which of the two rules; or members of an elastic run that are to leave."""
+
+    run: LiveRun
+    by_class: bool
+    charge: Amounts
+    members: tuple[tuple[LoadKey, int], ...]
+    keeps: dict[str, int] | None = None
+    """Of an elastic run that only gives members back: how many of each role stay."""
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        """Tells it from others: a run may give members back, and end as well."""
+        return self.run.job_id, self.keeps is None
+
+
+_UNKNOWN: Collection[str] = ()
+"""Of a cluster on which it is not known of all members in which group they are."""
+
+
+class Cleared:
+    """A cluster once all that is leaving has gone: what is on it, and what its groups are left with."""
+
+    def __init__(self, view: SchedulerState, cluster_id: int, load: dict[str, dict[LoadKey, int]]) -> None:
+        self.view = view
+        self.cluster_id = cluster_id
+        self.load = load
+        self._laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket], Resources, Resources]] = {}
+        """By group: the load under which it was laid out, its nodes then, what is free on all of them, and on one at most."""
+        self._totals: tuple[Resources, Resources] | None = None
+
+    def move(self, members: Iterable[tuple[LoadKey, int]], sign: int) -> None:
+        add_members(self.load, members, sign)
+        self._totals = None
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether it is not known of all members in which group they are."""
+        known = empty_room(self.view, self.cluster_id).groups
+        return any(members and name not in known for name, members in self.load.items())
+
+    def group(self, name: str) -> tuple[Sequence[NodeBucket], Resources, Resources]:
+        """What the nodes of a group are left with, what is free on them together, and on one of them at most.
+
+        For a cluster without strays.
+        """
+        members = self.load.get(name)
+        known = self._laid.get(name)
+        if known is None or known[0] is not members:
+            entries = laid_out_group(self.view, self.cluster_id, name, members)
+            free: Resources = {}
+            most: Resources = {}
+            for one in entries:
+                for resource, amount in one.free.items():
+                    free[resource] = free.get(resource, 0) + amount * one.count
+                    most[resource] = max(most.get(resource, 0), amount)
+            known = self._laid[name] = members, entries, free, most
+        return known[1:]
+
+    def total(self) -> Resources:
+        """What is free on all nodes together."""
+        if self._totals is None:
+            self._totals = self._add_up()
+        return self._totals[0]
+
+    def most(self) -> Resources:
+        """What is free on one node at most; for a cluster without strays."""
+        if self._totals is None:
+            self._totals = self._add_up()
+        return self._totals[1]
+
+    def _add_up(self) -> tuple[Resources, Resources]:
+        total: Resources = {}
+        most: Resources = {}
+        if self.has_strays:
+            return laid_out(self.view, self.cluster_id, self.load).total(), most
+        for name in empty_room(self.view, self.cluster_id).groups:
+            _, free, on_one = self.group(name)
+            for resource, amount in free.items():
+                total[resource] = total.get(resource, 0) + amount
+                most[resource] = max(most.get(resource, 0), on_one[resource])
+        return total, most
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
+
+    cleared: Cleared
+    ledger: QuotaTree
+    key: ClassKey
+    size: Size
+    need: Amounts
+    """On every line, as far as it is known before the gang is placed: by product where it is narrowed, or the cluster has only one."""
+    product: Product | None = None
+    """The only product of a device that the gang is to be given."""
+    load: dict[str, dict[LoadKey, int]] = field(init=False)
+    _free: Resources = field(init=False)
+    _freed: dict[str, Resources] = field(default_factory=dict)
+    """By group: what has been freed in it."""
+    _laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket]]] = field(default_factory=dict)
+    _groups: Collection[str] = field(init=False)
+    _alone: Resources | None = None
+    """What the only member needs."""
+    _was_over: bool = False
+    """Whether quota was in the way when the trial began: then any run that goes may be the one that helps."""
+
+    def __post_init__(self) -> None:
+        self.load = dict(self.cleared.load)
+        self._free = dict(self.cleared.total())
+        self._groups = _UNKNOWN
+        if not self.cleared.has_strays:
+            self._groups = empty_room(self.view, self.cleared.cluster_id).groups
+            if self.size.total == 1:
+                self._alone = self.size.needs
+        self._was_over = self.ledger.obstacle(self.key.queue_id, self.need) is not None
+
+    @property
+    def view(self) -> SchedulerState:
+        return self.cleared.view
+
+    def is_near(self) -> bool:
+        """Whether enough is free if nodes did not matter, except that the only member of a gang is on one node."""
+        if self._alone is None:
+            return self.has_total()
+        total, most = self.cleared.total(), self.cleared.most()
+        return all(
+            most.get(name, 0) + self._free.get(name, 0) - total.get(name, 0) >= amount
+            for name, amount in self._alone.items()
+        )
+
+    def has_total(self) -> bool:
+        """Whether enough is free on all nodes together."""
+        return all(self._free.get(name, 0) >= amount for name, amount in self.size.needs.items())
+
+    def fits(self, queue: Queue) -> Fitted | None:
+        """How the gang fits, within quota."""
+        if not self.has_total() or self.ledger.obstacle(queue.id, self.need) is not None:
+            return None
+        outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room(), self.product)
+        return outcome if isinstance(outcome, Fitted) else None
+
+    def may_have_helped(self, victim: Victim) -> bool:
+        """Whether it is worth looking again after this one. For a gang of one, only the groups that it was in have changed."""
+        return self._alone is None or self._was_over or any(self._has(key.group) for key, _ in victim.members)
+
+    def _has(self, name: str) -> bool:
+        """Whether one node of a group may have enough for the member: the fullest of what it had and all that was freed."""
+        most, freed = self.cleared.group(name)[2], self._freed.get(name, {})
+        return all(
+            most.get(resource, 0) + freed.get(resource, 0) >= amount for resource, amount in (self._alone or {}).items()
+        )
+
+    def _room(self) -> FreeCapacity:
+        if self._groups is _UNKNOWN:
+            return laid_out(self.view, self.cleared.cluster_id, self.load)
+        groups: Groups = {}
+        for name in self._groups:
+            members = self.load.get(name)
+            if members is self.cleared.load.get(name):
+                groups[name] = self.cleared.group(name)[0]
+                continue
+            known = self._laid.get(name)
+            if known is None or known[0] is not members:
+                entries = laid_out_group(self.view, self.cleared.cluster_id, name, members)
+                known = self._laid[name] = members, entries
+            groups[name] = known[1]
+        return FreeCapacity(groups, empty_room(self.view, self.cleared.cluster_id).suiting)
+
+    def let_go(self, victim: Victim) -> None:
+        self._move(victim, -1)
+
+    def put_back(self, victim: Victim) -> None:
+        self._move(victim, 1)
+
+    def _move(self, victim: Victim, sign: int) -> None:
+        self.ledger.add(victim.run.queue_id, victim.charge, running=int(victim.keeps is None), sign=sign)
+        add_members(self.load, victim.members, sign)
+        for key, count in victim.members:
+            freed = self._freed.setdefault(key.group, {})
+            for name, amount in needs_of_load(self.view, key).items():
+                self._free[name] = self._free.get(name, 0) - sign * amount * count
+                freed[name] = freed.get(name, 0) - sign * amount * count
+
+    def charge_of(self, fitted: Fitted) -> Amounts:
+        members = ((group, role, count) for group, roles in fitted.placement.items() for role, count in roles.items())
+        return self.view.lines.charge(self.view.places_at(self.cleared.cluster_id, self.key.shape_id, members))

@@ -1,0 +1,132 @@
+"""What burst policies do now, and what others would do: answers over a view."""
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import ceil, inf
+
+from trainmaster.protocol.bursting import PolicyStatus, Preview, Standing
+from trainmaster.protocol.ids import job_id
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.quantities import Resources, format_quantity
+from trainmaster_dispatcher.domain.budgets import Commitment
+from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
+from trainmaster_dispatcher.domain.prices import MICROS
+from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Burst, fullness, held_by, standings_of
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+
+MOST_PREVIEWED = 20_000
+"""Starts in a preview at most."""
+MOST_SHOWN = 1000
+
+
+def preview(view: SchedulerState, now: float, policies: Iterable[BurstPolicy] | None = None) -> list[Preview]:
+    """For each class of jobs that a policy is asked about now, what it says; ``policies``: as if these were all there are.
+
+    The view is left as it is.
+    """
+    trial = copy(view)
+    # Rooms of its own, which are thrown away with it: those of the view are for its own cycles.
+    trial.rooms = trial.tree = None
+    if policies is not None:
+        trial.set_policies(policies)
+    asked: list[Asked] = []
+    decide(trial, now, MOST_PREVIEWED, asked)
+    return _told(trial, now, asked)[:MOST_SHOWN]
+
+
+def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Preview]:
+    by_row: dict[tuple[object, ...], list[Asked]] = {}
+    gone: dict[object, int] = {}
+    for one in asked:
+        if isinstance(one.outcome, Burst):
+            by_row.setdefault((one.key, one.policy.id, one.outcome.option.cluster.id), []).append(one)
+            gone[one.key] = gone.get(one.key, 0) + 1
+        else:
+            by_row.setdefault((one.key, one.policy.id, None), []).append(one)
+    out = []
+    for row in by_row.values():
+        first = row[0]
+        waiting = len(view.waiting.get(first.key.queue_id, {}).get(first.key, ()))
+        many = len(row) if isinstance(first.outcome, Burst) else max(1, waiting - gone.get(first.key, 0))
+        out.append(_preview(view, now, first, many))
+    return out
+
+
+def _preview(view: SchedulerState, now: float, one: Asked, many: int) -> Preview:
+    outcome, job = one.outcome, one.job
+    told = {
+        "job": job_id(job.name, job.id),
+        "jobs": many,
+        "queue": view.queues[job.queue_id].path,
+        "waited_seconds": round(max(0.0, now - job.submitted_at), 3),
+        "policy": one.policy.name,
+    }
+    if isinstance(outcome, Burst):
+        bounds, option = outcome.granted.bounds, outcome.option
+        most = Commitment(bounds.rate, 0, ceil(bounds.total * MICROS)).total
+        return Preview(
+            **told,
+            goes=True,
+            cluster=option.cluster.name,
+            price_per_hour=_money(bounds.rate),
+            at_most=_money(most),
+            sentence="it goes now: its own clusters cannot start it, and the policy lets it",
+        )
+    at = None if outcome.at == inf else datetime.fromtimestamp(outcome.at, UTC)
+    return Preview(**told, goes=False, sentence=outcome.sentence, at=at)
+
+
+def statuses(view: SchedulerState, now: float) -> list[PolicyStatus]:
+    """How each policy stands."""
+    rooms = ClusterIndex(view)
+    rooms.begin(now)
+    return [_status(view, rooms, policy, now) for policy in sorted(view.policies.values(), key=lambda one: one.name)]
+
+
+def _status(view: SchedulerState, rooms: ClusterIndex, policy: BurstPolicy, now: float) -> PolicyStatus:
+    runs = list(view.burst_runs.get(policy.id, {}).values())
+    nodes, resources = 0.0, Resources()
+    for run in runs:
+        part, needs = held_by(view, run)
+        nodes += part
+        for name, amount in needs.items():
+            resources[name] = resources.get(name, 0) + amount
+    return PolicyStatus(
+        name=policy.name,
+        jobs=len(runs),
+        nodes=round(nodes, 3),
+        resources={name: format_quantity(name, amount) for name, amount in sorted(resources.items())},
+        budgets=tuple(
+            Standing(
+                span=one.window.span.value,
+                limit=_money(one.limit),
+                spent=_money(one.spent),
+                committed=_money(one.committed),
+                until=datetime.fromtimestamp(one.window.end / MICROS, UTC),
+            )
+            for one in standings_of(view, policy, now)
+        ),
+        closed=_closed(policy, len(runs), now),
+        utilisation=None if policy.utilisation is None else round(fullness(rooms), 4),
+    )
+
+
+def _closed(policy: BurstPolicy, jobs: int, now: float) -> str:
+    if policy.paused:
+        return "paused"
+    opens = policy.opens_at(now)
+    if opens > now:
+        return (
+            f"opens at {datetime.fromtimestamp(opens, UTC):%Y-%m-%dT%H:%MZ}" if opens < inf else "closed at all hours"
+        )
+    if policy.jobs is not None and jobs >= policy.jobs:
+        return f"{jobs} of at most {policy.jobs} jobs are there"
+    return ""
+
+
+def _money(nanos: int) -> Decimal:
+    return Decimal(nanos) / NANOS

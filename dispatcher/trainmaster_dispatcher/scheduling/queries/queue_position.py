@@ -1,0 +1,264 @@
+"""A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a view.
+
+A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
+For a trial, a cycle decides on a view that shares everything with the real one but the jobs that wait: those are the job on trial
+and the few that it could not pass by, jobs that clusters are kept for and the first one of a queue that keeps its order. All others
+were looked at in the cycle before and left waiting, or have come since.
+"""
+
+from bisect import bisect_left
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import ceil, inf
+
+from sortedcontainers import SortedList
+
+from trainmaster.protocol.queue_position import Factors, Place, QueueTurn, QueueUsage, Trial, Usages
+from trainmaster.protocol.reasons import Check, Reason, Tier, Verdict
+from trainmaster.protocol.states import ClusterKind, Order
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree, past_shares
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey, capacity
+from trainmaster_dispatcher.scheduling.state.flavors import plain
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.state import (
+    PRIORITY_SECONDS,
+    ClassKey,
+    Cluster,
+    Queue,
+    SchedulerState,
+    WaitingJob,
+)
+
+TRIAL_JOB = (1 << 45) - 1
+"""The key of a job on trial: the last that an id can be made of, and so behind all of its age; the store never gets there."""
+TRIAL_SHAPE = -1
+"""The key of its shape; those of the store are positive."""
+
+_WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
+"""What a view has of jobs that wait; all else is shared."""
+
+
+def ledger_of(view: SchedulerState, now: float) -> QuotaTree:
+    """What queues use now, for the questions of a moment: it costs more than all else of a place."""
+    return QuotaTree(view, capacity(view, _rooms(view, now), now), past_shares(view, now))
+
+
+def _rooms(view: SchedulerState, now: float) -> ClusterIndex:
+    """Rooms of one's own, so that those of the cycles are left alone."""
+    rooms = ClusterIndex(view)
+    rooms.begin(now)
+    return rooms
+
+
+def place_of(view: SchedulerState, ledger: QuotaTree, job_id: int, now: float) -> Place | None:
+    """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the view.
+
+    None if the job does not wait, or if its queue or its class is not known.
+    """
+    job = view.jobs.get(job_id)
+    if job is None or job.queue_id not in view.queues or job.class_id not in view.classes:
+        return None
+    return _place(view, ledger, job, now)
+
+
+def _place(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, now: float) -> Place:
+    """The place of a job, whether it waits already or not."""
+    own = _head(view, job, now)
+    classes = view.waiting.get(job.queue_id, {})
+    ahead = sum(_before(view, key, keys, own, now) for key, keys in classes.items())
+    return Place(
+        queue=view.queues[job.queue_id].path,
+        position=ahead + 1,
+        jobs_ahead=ahead,
+        jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in view.jobs),
+        factors=_factors(view, ledger, job, own),
+    )
+
+
+def usage_of(view: SchedulerState, ledger: QuotaTree) -> Usages:
+    """What each queue and all below it use now, by path."""
+    found = []
+    for queue in sorted(view.queues.values(), key=lambda one: one.path):
+        account = ledger.account(queue.id)
+        beyond, whole = ledger.share(queue)
+        used = {str(line): line.format(amount) for line, amount in sorted(account.used.items()) if amount}
+        found.append(
+            QueueUsage(
+                queue=queue.path,
+                running=account.running,
+                used=used,
+                share=round(whole, 6),
+                share_beyond_guarantee=round(beyond, 6),
+                past_share=round(ledger.past.get(queue.id, 0.0), 6),
+            )
+        )
+    return Usages(queues=tuple(found))
+
+
+def _head(view: SchedulerState, job: WaitingJob, now: float) -> Head:
+    return head_of(view.classes[job.class_id], job.key, now)
+
+
+def _before(view: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
+    """How many jobs of a class go before this place. Keys in their order have places in theirs, for the old become urgent first."""
+    priority_class = view.classes.get(key.class_id)
+    if priority_class is None:
+        return 0
+    return bisect_left(keys, own, key=lambda other: head_of(priority_class, other, now))
+
+
+def _factors(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, own: Head) -> Factors:
+    priority_class = view.classes[job.class_id]
+    longest = priority_class.longest_wait
+    return Factors(
+        urgent=own.is_urgent,
+        urgent_at=None if longest is None else _moment(job.key.at + longest),
+        priority_class=priority_class.name,
+        class_value=priority_class.value,
+        submitted_at=_moment(job.submitted_at),
+        priority=job.priority,
+        seconds_earlier=PRIORITY_SECONDS * job.priority,
+        queues=_turns(view, ledger, job.queue_id),
+    )
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _turns(view: SchedulerState, ledger: QuotaTree, queue_id: int) -> tuple[QueueTurn, ...]:
+    """The turns of a queue and of those above it, from the root on."""
+    way = view.ancestry(queue_id)
+    siblings: dict[int | None, set[int]] = {queue.parent_id: {queue.id} for queue in way}
+    for waiting in view.waiting:
+        for queue in view.ancestry(waiting):
+            if queue.parent_id in siblings:
+                siblings[queue.parent_id].add(queue.id)
+    return tuple(_turn(view, ledger, queue, siblings[queue.parent_id]) for queue in reversed(way))
+
+
+def _turn(view: SchedulerState, ledger: QuotaTree, queue: Queue, siblings: set[int]) -> QueueTurn:
+    own = (*ledger.standing(queue), queue.id)
+    beyond, whole = ledger.share(queue)
+    return QueueTurn(
+        queue=queue.path,
+        weight=queue.weight,
+        share_beyond_guarantee=beyond,
+        share=whole,
+        past_share=ledger.past.get(queue.id, 0.0),
+        rank=1 + sum((*ledger.standing(view.queues[other]), other) < own for other in siblings),
+        siblings=len(siblings),
+    )
+
+
+def try_out(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+    """What would become of this job; its own key and that of its shape do not count. The view is the same afterwards.
+
+    None if its queue or its class is not known to the view.
+    """
+    queue = view.queues.get(job.queue_id)
+    if queue is None or job.class_id not in view.classes:
+        return None
+    trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
+    place = _place(view, ledger, trial, now)
+    access = view.access_of(queue)
+    if view.policies_of(queue.id):
+        access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
+    alike = SchedulingKey(TRIAL_SHAPE, 1, access, (), 0.0)
+    try:
+        view.put_shape(TRIAL_SHAPE, shape)
+        ruled_out = {
+            cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(TRIAL_SHAPE, cluster)
+            for cluster in rooms.clusters
+        }
+        # Those whose pools could bring nodes for it are among the others.
+        ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
+        cannot = _cannot_run(ledger, rooms, queue, ruled_out)
+        fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
+        with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]
+        small = _among(view, trial, queue, now)
+        small.rooms = rooms
+        plan = decide(small, now)
+    finally:
+        view.shapes.pop(TRIAL_SHAPE, None)
+    return _told(view, plan, place, cannot).model_copy(
+        update={
+            "fits_empty": tuple(cluster.name for cluster in fitting),
+            "fits_now": tuple(cluster.name for cluster in with_room),
+        }
+    )
+
+
+def _cannot_run(
+    ledger: QuotaTree, rooms: ClusterIndex, queue: Queue, ruled_out: dict[int, Verdict | None]
+) -> Reason | None:
+    """Why the job can never run as it is written."""
+    least = rooms.sizes_of(TRIAL_SHAPE)[-1]
+    obstacle = ledger.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
+    if obstacle is not None:
+        return explain.over_quota(obstacle, for_ever=True)
+    verdicts = [verdict for cluster in rooms.clusters if (verdict := ruled_out[cluster.id]) is not None]
+    if len(verdicts) < len(ruled_out):
+        return None
+    reason = explain.blocked(verdicts)
+    return reason if reason.tier is Tier.CANNOT_RUN else None
+
+
+def _has_room(rooms: ClusterIndex, alike: SchedulingKey, cluster: Cluster) -> bool:
+    """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
+    if rooms.passing(alike, cluster) is not None:
+        return False
+    return isinstance(rooms.option(TRIAL_SHAPE, rooms.sizes_of(TRIAL_SHAPE), cluster, None), Option)
+
+
+def _among(view: SchedulerState, trial: WaitingJob, queue: Queue, now: float) -> SchedulerState:
+    """The same view with nobody waiting but the job on trial and those that it cannot pass by."""
+    wanted = view.reservations.keys() & view.jobs.keys()
+    if queue.order is Order.STRICT:
+        classes = view.waiting.get(queue.id, {})
+        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in view.classes]
+        wanted |= {min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now))} if firsts else set()
+    small = copy(view)
+    for name, index in vars(SchedulerState()).items():
+        if name in _WAITING:
+            setattr(small, name, index)
+    for job in (*(view.jobs[job_id] for job_id in wanted), trial):
+        small.put_waiting(job)
+    return small
+
+
+def _told(view: SchedulerState, plan: Plan, place: Place, cannot: Reason | None) -> Trial:
+    """What a plan says about the job on trial."""
+    if cannot is not None:
+        return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
+    start = next((start for start in plan.starts if start.job.id == TRIAL_JOB), None)
+    if start is not None:
+        cluster, many = view.clusters[start.cluster_id].name, len(start.evicts)
+        # The sentence of such a start names the job, which has no name yet.
+        ended = f"{cluster}, where {'one run ends' if many == 1 else f'{many} runs end'} for it"
+        return Trial(
+            could_run=True,
+            starts_now=True,
+            why=ended if many else start.why,
+            cluster=cluster,
+            runs_ended=many,
+            place=place,
+        )
+    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[TRIAL_SHAPE]
+    reason = reason.model_copy(update={"details": {}})  # they name the job, too
+    kept = plan.reservations.get(TRIAL_JOB)
+    has_time = kept is not None and kept.at < inf
+    return Trial(
+        could_run=True,
+        starts_now=False,
+        why=reason.sentence,
+        cluster=view.clusters[kept.cluster_id].name if kept is not None and has_time else None,
+        expected_start=_moment(ceil(kept.at)) if kept is not None and has_time else None,
+        place=place,
+        reason=reason,
+    )

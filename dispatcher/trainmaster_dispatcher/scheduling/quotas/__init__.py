@@ -1,0 +1,1 @@
+"""What queues may use, and whose turn it is."""

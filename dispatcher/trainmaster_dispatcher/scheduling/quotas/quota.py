@@ -1,0 +1,340 @@
+"""Quota: what each queue uses on each line, and whether a start would break a limit, a borrowing limit or what others keep.
+
+A queue's usage counts for all queues above it. On a line a queue may have at most
+
+    min(limit, guaranteed + borrowing limit)
+
+and, of what its parent may have, what the parent's other queues do not keep: ``max(0, guaranteed - lending limit - used)``
+each. At the top stands what the clusters have. The recursion is that of the hierarchical cohorts of Kueue (KEP-79), with real
+capacity in place of the sum of nominal quotas: guarantees above it are then worth less, and nothing else breaks.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainmaster.protocol.quantities import format_apart
+from trainmaster.protocol.reasons import Token
+from trainmaster_dispatcher.domain.redaction import protected
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Quota
+from trainmaster_dispatcher.scheduling.state.state import Queue, SchedulerState
+
+_NONE = Quota()
+_NOTHING: Mapping[Flavor, int] = {}
+_NO_PAST: Mapping[int, float] = {}
+_NO_RIGHT = 1e-9
+"""The share of a queue that uses nothing beyond what is guaranteed to it, and lacks nothing of that: behind those that do."""
+
+
+class Obstacle(NamedTuple):
+    """What a start would break: its token, in which queue, and a sentence without its full stop."""
+
+    token: Token
+    queue: Queue
+    sentence: str
+
+
+@dataclass(slots=True)
+class Account:
+    """What a queue and all below it use."""
+
+    used: Amounts
+    running: int = 0
+
+
+class QuotaLimits:
+    """What follows from the quotas of all queues alone; made anew when any of them changes."""
+
+    def __init__(self, view: SchedulerState) -> None:
+        self._view = view
+        self.roots = [queue for queue in view.queues.values() if queue.parent_id is None]
+        self.keepers: dict[int | None, dict[Flavor, list[Queue]]] = {}
+        """By parent and line: the queues that keep something of what is guaranteed to them."""
+        self.guaranteed = {
+            line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
+        }
+        """Lines on which anybody has a guarantee."""
+        self.guarantees = _guarantees(view, self.guaranteed)
+        for queue in view.queues.values():
+            for line, quota in queue.quotas.items():
+                if quota.kept:
+                    self.keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
+        self.narrowed_kept = sorted(
+            {line for lines in self.keepers.values() for line in lines if line.product or line.kind}
+        )
+        """Narrowed lines on which any queue keeps something for itself."""
+        self.owed = {queue_id for queue_id, _ in self.guarantees}
+        """Queues to which anything is guaranteed."""
+        self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]] = {}
+        self._measures: dict[int, dict[Flavor, tuple[float, int | None]]] = {}
+
+    @classmethod
+    def of(cls, view: SchedulerState) -> "QuotaLimits":
+        """That of the view, made when first asked for."""
+        tree: QuotaLimits | None = view.tree
+        if tree is None:
+            tree = view.tree = cls(view)
+        return tree
+
+    def limits(self, queue_id: int) -> tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]:
+        """The queue and those above it that have any limit, the nearest first: on lines, each with the most that may be used."""
+        found = self._limits.get(queue_id)
+        if found is None:
+            every = (
+                (
+                    queue,
+                    tuple((line, quota, quota.most) for line, quota in queue.quotas.items() if quota.most is not None),
+                )
+                for queue in self._view.ancestry(queue_id)
+            )
+            found = self._limits[queue_id] = tuple(
+                (queue, lines) for queue, lines in every if lines or queue.max_running is not None
+            )
+        return found
+
+    def measure(self, queue: Queue, line: Flavor) -> tuple[float, int | None]:
+        """By what a queue's share of a line is counted: its weight, and its guarantee if anybody has one on the line."""
+        measures = self._measures.setdefault(queue.id, {})
+        found = measures.get(line)
+        if found is None:
+            quota = queue.quotas.get(line)
+            weight = queue.weight if quota is None or quota.weight is None else quota.weight
+            guarantee = self.guarantees.get((queue.id, line), 0) if line in self.guaranteed else None
+            found = measures[line] = weight, guarantee
+        return found
+
+
+def past_shares(view: SchedulerState, now: float) -> Mapping[int, float]:
+    """By queue: what counts now of the shares that it had before."""
+    return _NO_PAST if view.past is None else view.past.shares(now)
+
+
+def overpromised(view: SchedulerState, capacity: Mapping[Flavor, int]) -> dict[int, list[str]]:
+    """By queue: in what its guarantee, or those of all top queues together, go beyond what there is. Allowed, but worth less then."""
+    tree = QuotaLimits.of(view)
+    out: dict[int, list[str]] = {}
+    for line in sorted(tree.guaranteed):
+        there = capacity.get(line, 0)
+        has = f"the clusters have {line.format(there)}"
+        for queue in view.queues.values():
+            own = tree.guarantees.get((queue.id, line), 0)
+            if own > there:
+                out.setdefault(queue.id, []).append(f"{line.format(own)} {line} are guaranteed to it, {has}")
+        tops = [queue for queue in tree.roots if tree.guarantees.get((queue.id, line), 0)]
+        together = sum(tree.guarantees[queue.id, line] for queue in tops)
+        if together > there and len(tops) > 1:
+            for queue in tops:
+                told = f"{line.format(together)} {line} are guaranteed to it and other queues together, {has}"
+                out.setdefault(queue.id, []).append(told)
+    return out
+
+
+class QuotaTree:
+    """The accounts of all queues. ``capacity``: what the clusters have on each line. ``past``: shares that queues had before."""
+
+    def __init__(
+        self, view: SchedulerState, capacity: Mapping[Flavor, int], past: Mapping[int, float] = _NO_PAST
+    ) -> None:
+        self.view = view
+        self.capacity = capacity
+        self.past = past
+        self.tree = QuotaLimits.of(view)
+        self._accounts: dict[int, Account] = {}
+        for queue_id, many in view.running.items():
+            self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
+
+    def account(self, queue_id: int) -> Account:
+        account = self._accounts.get(queue_id)
+        if account is None:
+            account = self._accounts[queue_id] = Account({})
+        return account
+
+    def used(self, queue_id: int, line: Flavor) -> int:
+        account = self._accounts.get(queue_id)
+        return 0 if account is None else account.used.get(line, 0)
+
+    def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1) -> None:
+        """Charge runs to the queue and all above it; ``sign`` -1 takes them off."""
+        for queue in self.view.ancestry(queue_id):
+            account = self.account(queue.id)
+            used = account.used
+            for line, amount in charge.items():
+                used[line] = used.get(line, 0) + sign * amount
+            account.running += sign * running
+
+    def guarantee(self, queue: Queue, line: Flavor) -> int:
+        """What is guaranteed to a queue; where it says nothing itself, what is guaranteed to those below it together."""
+        return self.tree.guarantees.get((queue.id, line), 0)
+
+    # Limits
+
+    def obstacle(self, queue_id: int, charge: Mapping[Flavor, int], runs: int = 1) -> Obstacle | None:
+        """What a start with this charge would break now, the nearest queue first; None when nothing.
+
+        ``runs``: 0 where a run grows that is counted already.
+        """
+        for queue, limits in self.tree.limits(queue_id):
+            account = self.account(queue.id)
+            for line, quota, most in limits:
+                need = charge.get(line, 0)
+                if need and account.used.get(line, 0) + need > most:
+                    return self._over(queue, line, quota, account.used.get(line, 0), need)
+            if runs and queue.max_running is not None and account.running >= queue.max_running:
+                runs_now = f"{account.running} of at most {queue.max_running} jobs"
+                told = protected(runs_now, queue.path, "as many jobs as it may")
+                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {told}")
+        return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
+
+    def most_alike(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
+        """How many starts with this charge break nothing one after the other, of so many at most.
+
+        None where queues keep something for themselves, which has to be looked at one by one.
+        """
+        if self.tree.keepers:
+            return 0
+        for queue, limits in self.tree.limits(queue_id):
+            account = self.account(queue.id)
+            for line, _, allowed in limits:
+                need = charge.get(line, 0)
+                if need:
+                    most = min(most, (allowed - account.used.get(line, 0)) // need)
+            if queue.max_running is not None:
+                most = min(most, queue.max_running - account.running)
+        return max(most, 0)
+
+    def _over(self, queue: Queue, line: Flavor, quota: Quota, used: int, need: int) -> Obstacle:
+        needs = f"this job needs {line.format(need)} more"
+        if quota.limit is not None and used + need > quota.limit:
+            uses = f"uses {line.format(used)} of its {line.format(quota.limit)} {line}"
+            uses = protected(uses, queue.path, f"has too little {line} left")
+            return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
+        own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
+        uses = f"uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}"
+        uses = protected(uses, queue.path, f"may not borrow enough {line}")
+        return Obstacle(Token.BORROWING_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
+
+    def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Flavor, int]) -> Obstacle | None:
+        """Whether the start would use what other queues keep for themselves."""
+        for line, need in charge.items():
+            left = self.capacity.get(line, 0) - sum(self.used(queue.id, line) for queue in self.tree.roots)
+            for queue in reversed(ancestry):
+                keepers = self.tree.keepers.get(queue.parent_id, {}).get(line, ())
+                kept: dict[str, int] = {
+                    other.path: max(0, other.quotas[line].kept - self.used(other.id, line))
+                    for other in keepers
+                    if other.id != queue.id
+                }
+                held_back = sum(kept.values(), 0)
+                left -= held_back
+                own = max(0, queue.quotas.get(line, _NONE).kept - self.used(queue.id, line))
+                if need > max(left, own) and any(kept.values()):
+                    keepers_of = sorted(path for path, amount in kept.items() if amount)
+                    whom = f"queue {' and '.join(keepers_of)}"
+                    keeps = (
+                        f"{whom} keeps {line.format(held_back)} {line} that it does not lend;"
+                        f" {line.format(max(left, 0))} is left for others"
+                    )
+                    keeps = protected(keeps, keepers_of, f"other queues keep {line} that they do not lend")
+                    text = f"{keeps}, and this job needs {line.format(need)}"
+                    return Obstacle(Token.KEPT_FOR_OTHERS, queue, text)
+        return None
+
+    def never(self, queue_id: int, charge: Mapping[Flavor, int]) -> Obstacle | None:
+        """What the job breaks even when it is alone in the tree."""
+        for queue, limits in self.tree.limits(queue_id):
+            for line, _, most in limits:
+                need = charge.get(line, 0)
+                if need > most:
+                    needed, allowed = format_apart(line.resource, need, most)
+                    text = f"it needs {needed} {line}, and queue {queue.path} is limited to {allowed}"
+                    return Obstacle(Token.QUEUE_LIMIT, queue, text)
+            if queue.max_running == 0:
+                return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} may run no job at all")
+        return None
+
+    # Fairness
+
+    def standing(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
+        """What a queue's turn goes by: its share, and where past usage counts, what it has had before.
+
+        Who has less than is guaranteed to it comes before all others, whatever it has used before.
+        """
+        share, whole = self.share(queue, charge, times)
+        if share <= 0.0 and self.tree.guaranteed and not self._lacks(queue, charge, times):
+            # Else what was taken back for a queue could go to one that has a right to nothing, and be taken back again.
+            share = _NO_RIGHT
+        past = self.past.get(queue.id)
+        if not past:
+            return share, whole
+        is_within = share <= _NO_RIGHT and queue.id in self.tree.owed
+        return (share if is_within else share + past), whole + past
+
+    def _lacks(self, queue: Queue, charge: Mapping[Flavor, int], times: int) -> bool:
+        """Whether the queue has less than is guaranteed to it, on any line, after so many starts with this charge."""
+        return queue.id in self.tree.owed and any(
+            self.used(queue.id, line) + times * charge.get(line, 0) < self.guarantee(queue, line)
+            for line in self.tree.guaranteed
+        )
+
+    def share(self, queue: Queue, charge: Mapping[Flavor, int] = _NOTHING, times: int = 0) -> tuple[float, float]:
+        """The dominant share of what the queue uses beyond its guarantees, and of all it uses, each by its weight.
+
+        Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the largest part of any line that it has. Queues within their
+        guarantees all have 0 first and are told apart by the second number. Lines without any guarantee count for a queue only
+        once it is beyond its guarantee on another line, or has none: who has a right to GPUs comes with the cores they need.
+
+        With ``charge``, what they would be after so many starts with it.
+        """
+        account = self._accounts.get(queue.id)
+        usage = _NOTHING if account is None else account.used
+        if times:
+            usage = {line: usage.get(line, 0) + times * charge.get(line, 0) for line in usage.keys() | charge.keys()}
+        if not usage:
+            return 0.0, 0.0
+        beyond = whole = aside = 0.0
+        is_owed = False
+        measure, capacity = self.tree.measure, self.capacity
+        for line, used in usage.items():
+            there = capacity.get(line, 0)
+            if used <= 0 or there <= 0:
+                continue
+            weight, guarantee = measure(queue, line)
+            part = used / there / weight
+            if guarantee is None:
+                aside = max(aside, part)
+            else:
+                is_owed = is_owed or guarantee > 0
+                beyond = max(beyond, (used - guarantee) / there / weight)
+            whole = max(whole, part)
+        return (0.0 if is_owed and beyond <= 0.0 else max(beyond, aside)), whole
+
+    def within_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
+        """Whether the queue would be at most at its guarantee with this charge, on every line that anybody has a guarantee on."""
+        return all(
+            self.used(queue.id, line) + amount <= self.guarantee(queue, line)
+            for line, amount in charge.items()
+            if line in self.tree.guaranteed
+        )
+
+    def keeps_guarantee(self, queue: Queue, charge: Mapping[Flavor, int]) -> bool:
+        """Whether the queue would still be at least at its guarantee without this charge, on every line of it."""
+        return all(
+            self.used(queue.id, line) - amount >= self.guarantee(queue, line)
+            for line, amount in charge.items()
+            if line in self.tree.guaranteed
+        )
+
+
+def _guarantees(view: SchedulerState, lines: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
+    """By queue and line: its own guarantee, else the sum of those of its children."""
+    out: dict[tuple[int, Flavor], int] = {}
+    deepest_first = sorted(view.queues.values(), key=lambda queue: -queue.path.count("/"))
+    for line in lines:
+        below: dict[int | None, int] = {}
+        for queue in deepest_first:
+            quota = queue.quotas.get(line)
+            amount = quota.guaranteed if quota is not None and quota.guaranteed else below.get(queue.id, 0)
+            if amount:
+                out[queue.id, line] = amount
+                below[queue.parent_id] = below.get(queue.parent_id, 0) + amount
+    return out

@@ -1,0 +1,183 @@
+"""Advance reservations: nodes that an admin keeps for a queue in a window of time.
+
+For the queue and those below it nothing changes. A job of another queue may start on such a cluster if it ends before the window
+begins, or if beside it, from then on, as many whole nodes as are reserved can still be free; nodes on which the queue's own runs
+are count as free for that. Which nodes those are is decided anew at each look: those with most left when the window begins.
+What runs there when a window begins goes on; what it frees is the queue's until as many nodes are.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from trainmaster_dispatcher.domain.shapes import RoleShape
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, add_members, laid_out
+from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
+from trainmaster_dispatcher.scheduling.reservations.backfill import Kept
+from trainmaster_dispatcher.scheduling.state.reservation import Reservation
+from trainmaster_dispatcher.scheduling.state.state import AdvanceReservation, LoadKey, SchedulerState, load_of
+
+Placement = Mapping[str, Mapping[str, int]]
+"""Members by node group and role."""
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """One reservation on one cluster, in one cycle."""
+
+    reservation: AdvanceReservation
+    at: float
+    """From when on it keeps nodes: when its window begins, or now."""
+    kept: Kept | None = None
+    """What is left for others then, worked out when it is first asked for."""
+    started: list[tuple[Mapping[str, RoleShape], Placement, float]] = field(default_factory=list)
+    """Jobs of others that have started there before anybody asked."""
+
+
+class AdvanceReservations:
+    """The advance reservations of one cycle. Times are seconds since the epoch."""
+
+    def __init__(self, view: SchedulerState, now: float, among: Iterable[AdvanceReservation] | None = None) -> None:
+        """``among``: these reservations instead of all."""
+        self._view = view
+        self._now = now
+        self._on: dict[int, list[_Reserved]] = {}
+        self._entitled: dict[int, tuple[int, ...]] = {}
+        by_name = {cluster.name: cluster.id for cluster in view.clusters.values()}
+        every = view.advance.values() if among is None else among
+        for one in sorted(every, key=lambda one: (one.begins_at, one.id)):
+            if one.ends_at > now:
+                for name in one.clusters or sorted(by_name):
+                    if name in by_name:
+                        window = _Reserved(one, max(now, one.begins_at))
+                        self._on.setdefault(by_name[name], []).append(window)
+
+    def __bool__(self) -> bool:
+        return bool(self._on)
+
+    def work_out(self) -> None:
+        """Work out what is kept on every cluster, whether anybody asks for it or not."""
+        for cluster_id, windows in self._on.items():
+            for window in windows:
+                self._kept(cluster_id, window)
+
+    def is_on(self, cluster_id: int) -> bool:
+        """Whether anything is reserved on a cluster, now or later."""
+        return cluster_id in self._on
+
+    def entitled(self, queue_id: int) -> tuple[int, ...]:
+        """The reservations that are for a queue, or for one above it."""
+        if not self._on:
+            return ()
+        found = self._entitled.get(queue_id)
+        if found is None:
+            above = {queue.id for queue in self._view.ancestry(queue_id)}
+            windows = {window.reservation for windows in self._on.values() for window in windows}
+            found = tuple(sorted(one.id for one in windows if one.queue_id in above))
+            self._entitled[queue_id] = found
+        return found
+
+    def closes(
+        self,
+        cluster_id: int,
+        entitled: tuple[int, ...],
+        roles: Mapping[str, RoleShape],
+        placement: Placement,
+        end: float,
+    ) -> AdvanceReservation | None:
+        """The reservation that members may not start beside, if they run until ``end`` in these groups; None if they may."""
+        for window in self._of_others(cluster_id, entitled):
+            if end > window.at and not self._kept(cluster_id, window).lets(roles, placement, end):
+                return window.reservation
+        return None
+
+    def open_groups(self, cluster_id: int, entitled: tuple[int, ...], end: float) -> frozenset[str] | None:
+        """The node groups in which anything is left for others until ``end``; None where nothing is kept from them."""
+        found: frozenset[str] | None = None
+        for window in self._of_others(cluster_id, entitled):
+            if end > window.at:
+                beside = self._kept(cluster_id, window).beside.groups
+                left = frozenset(name for name, entries in beside.items() if entries)
+                found = left if found is None else found & left
+        return found
+
+    def not_before(self, cluster_id: int, entitled: tuple[int, ...], at: float, limit: float) -> float:
+        """When a job that could start at ``at`` starts at the latest, if it does not run while others' nodes are kept."""
+        for window in self._of_others(cluster_id, entitled):
+            one = window.reservation
+            if at < one.ends_at and at + limit > one.begins_at:
+                at = one.ends_at
+        return at
+
+    def note_start(
+        self,
+        cluster_id: int,
+        entitled: tuple[int, ...],
+        roles: Mapping[str, RoleShape],
+        placement: Placement,
+        end: float,
+    ) -> None:
+        """A job starts in this cycle that ``closes`` has let, or that is entitled."""
+        for window in self._of_others(cluster_id, entitled):
+            if window.kept is None:
+                window.started.append((roles, placement, end))
+            else:
+                window.kept.take(roles, placement, end)
+
+    def _of_others(self, cluster_id: int, entitled: tuple[int, ...]) -> list[_Reserved]:
+        """What is reserved on a cluster for others than those."""
+        return [window for window in self._on.get(cluster_id, ()) if window.reservation.id not in entitled]
+
+    def _kept(self, cluster_id: int, window: _Reserved) -> Kept:
+        if window.kept is None:
+            one = window.reservation
+            beside = _without(self._others(cluster_id, one, window.at), one)
+            window.kept = Kept(Reservation(0, one.name, cluster_id, window.at), beside)
+            for roles, placement, end in window.started:
+                window.kept.take(roles, placement, end)
+            window.started.clear()
+        return window.kept
+
+    def _others(self, cluster_id: int, one: AdvanceReservation, at: float) -> FreeCapacity:
+        """The cluster at ``at`` with the runs of others alone that have not ended by then."""
+        view = self._view
+        load: dict[str, dict[LoadKey, int]] = {}
+        is_own: dict[int, bool] = {}
+        for run in view.runs_on.get(cluster_id, {}).values():
+            if run.queue_id not in is_own:
+                is_own[run.queue_id] = any(queue.id == one.queue_id for queue in view.ancestry(run.queue_id))
+            # A run that should have ended already is there until it has.
+            if not is_own[run.queue_id] and (at <= self._now or view.ends_at(run) > at):
+                add_members(load, load_of(run))
+        return laid_out(view, cluster_id, load)
+
+
+def _without(room: FreeCapacity, one: AdvanceReservation) -> FreeCapacity:
+    """The room without the nodes that are reserved: of those that suit, the ones with the most left, whole ones first."""
+    suiting = [
+        entry for entry in room.nodes if all(entry.group.labels.get(key) == value for key, value in one.selector)
+    ]
+    taken: dict[int, int] = {}
+    missing = one.nodes
+    for entry in sorted(suiting, key=_most_left):
+        if not missing:
+            break
+        taken[id(entry)] = min(entry.count, missing)
+        missing -= taken[id(entry)]
+    return FreeCapacity(
+        {
+            name: tuple(
+                entry.some(entry.count - taken.get(id(entry), 0))
+                for entry in entries
+                if entry.count > taken.get(id(entry), 0)
+            )
+            for name, entries in room.groups.items()
+        },
+        room.suiting,
+    )
+
+
+def _most_left(entry: NodeBucket) -> tuple[float, int, int, str]:
+    """Sort key: nodes of which nothing is used first, then by the part that is left of the scarcest resource, large ones last."""
+    left = min((entry.free.get(name, 0) / there for name, there in entry.group.free.items() if there > 0), default=1.0)
+    devices = sum(amount for name, amount in entry.group.free.items() if "/" in name)
+    return -left, devices, entry.group.free.get("cpu", 0), entry.group.name

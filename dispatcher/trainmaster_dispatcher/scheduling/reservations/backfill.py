@@ -1,0 +1,185 @@
+"""Reservations for blocked jobs, and whether another job may start before them: EASY backfill over many clusters.
+
+The first job that only lacks room reserves the earliest time at which its gang fits somewhere, if runs end at their time limits;
+the next one reserves on another cluster, one reservation for each. A job may start on a reserved cluster if it ends before that
+time, or if the reserved gang fits then beside it. Lifka, "The ANL/IBM SP scheduling system", 1995; Mu'alem and Feitelson,
+"Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM SP2 with backfilling", 2001. There the
+machine is a number of processors; here it is the node groups of a cluster with their topology.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.packing.eligibility import allows
+from trainmaster_dispatcher.scheduling.packing.free_capacity import (
+    FreeCapacity,
+)
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, take
+from trainmaster_dispatcher.scheduling.packing.node_buckets import fill
+from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.state.reservation import Reservation
+from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, SchedulerState
+
+STAYS = 0.9
+"""A reservation moves to another cluster only if the wait there is less than this part of the wait where it is."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A reservation with the room that is left beside it at its time."""
+
+    reservation: Reservation
+    beside: FreeCapacity
+    groups: frozenset[str] = frozenset()
+    """Where no time is known: the groups in which everything that is freed is kept."""
+    gang: tuple[Shape, Size] | None = None
+    """What it is reserved for, where a time is known."""
+
+    def lets(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> bool:
+        """Whether members may start now in these groups, if they end then, without delaying the reserved gang."""
+        if self.reservation.at == inf:
+            return self.groups.isdisjoint(placement)
+        return ends_at <= self.reservation.at or self._holds(roles, placement) is not None
+
+    def take(self, roles: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]], ends_at: float) -> None:
+        """Members have started there that ``lets`` has let."""
+        if ends_at > self.reservation.at:
+            left = self._holds(roles, placement)
+            if left is not None:
+                self.beside = left
+
+    def _holds(
+        self, shapes: Mapping[str, RoleShape], placement: Mapping[str, Mapping[str, int]]
+    ) -> FreeCapacity | None:
+        """What is left beside the reserved gang and these members; None if they do not all fit."""
+        work = dict(self.beside.groups)
+        for group, roles in placement.items():
+            for role, count in roles.items():
+                suiting, shape = (group,) if group in work else (), shapes[role]
+                missing, _ = fill(work, shape.needs, count, suiting, max_per_node=shape.max_per_node, numa=shape.numa)
+                if missing:
+                    return None
+        return FreeCapacity(work)
+
+
+def _at_once(_cluster_id: int, at: float) -> float:
+    return at
+
+
+@dataclass(slots=True)
+class Reservations:
+    """The reservations of one cycle. ``before``: those of the cycle before, by job."""
+
+    view: SchedulerState
+    now: float
+    before: Mapping[int, Reservation]
+    later: Callable[[int], ReleaseTimeline]
+    """The clusters at later times, as they were when the cycle began."""
+    kept: dict[int, Kept] = field(default_factory=dict)
+    """By cluster."""
+    _started: dict[int, list[tuple[tuple[tuple[LoadKey, int], ...], float]]] = field(default_factory=dict)
+    """By cluster: what this cycle has started there, and when it ends."""
+    _told: dict[int, int] = field(default_factory=dict)
+    """By cluster: of how much of that its later times know."""
+
+    def _later(self, cluster_id: int) -> ReleaseTimeline:
+        """The cluster at later times, worked out when it is first asked for: where nobody is blocked, nobody asks."""
+        later, started = self.later(cluster_id), self._started.get(cluster_id, ())
+        for load, ends_at in started[self._told.get(cluster_id, 0) :]:
+            later.add(load, ends_at)
+        self._told[cluster_id] = len(started)
+        return later
+
+    def earliest(self, cluster_id: int, shape_id: int, size: Size) -> float:
+        """When a gang fits on a cluster, and not before the job that it is kept for; seconds since the epoch."""
+        at, kept = self._later(cluster_id).earliest(shape_id, size, self.now), self.kept.get(cluster_id)
+        return at if kept is None else max(at, kept.reservation.at)
+
+    def let_once_gone(
+        self,
+        cluster_id: int,
+        roles: Mapping[str, RoleShape],
+        placement: Mapping[str, Mapping[str, int]],
+        ends_at: float,
+        gone: Sequence[LiveRun],
+    ) -> bool:
+        """Return whether members may start on a cluster as ``Kept.lets`` says, once these runs of the cluster have gone."""
+        kept = self.kept.get(cluster_id)
+        if kept is None or kept.lets(roles, placement, ends_at):
+            return True
+        if kept.gang is None:
+            return False
+        later, (shape, size) = self._later(cluster_id), kept.gang
+        for run in gone:
+            later.note(run, -1)
+        try:
+            beside = later.room(kept.reservation.at)
+        finally:
+            for run in gone:
+                later.note(run, 1)
+        fitted = fit(shape, size.members, beside)
+        if not isinstance(fitted, Fitted):
+            return False
+        take(beside, fitted)
+        return Kept(kept.reservation, beside).lets(roles, placement, ends_at)
+
+    def note_start(self, cluster_id: int, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
+        """A job starts in this cycle."""
+        self._started.setdefault(cluster_id, []).append((tuple(load), ends_at))
+
+    def reserve(
+        self,
+        job_id: int,
+        name: str,
+        shape_id: int,
+        size: Size,
+        clusters: Iterable[int],
+        *,
+        accumulates: bool,
+        not_before: Callable[[int, float], float] = _at_once,
+    ) -> Reservation | None:
+        """Reserve for a job on one of these clusters, on which it only lacks room; None if there is nothing to be had.
+
+        ``not_before``: when it starts on a cluster at the earliest that has room for it from a time on.
+
+        ``accumulates``: it has waited so long that, where no end is known, whatever is freed on one cluster is kept for it.
+        """
+        open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
+        if not open_ones:
+            return None
+        shape = self.view.shapes[shape_id]
+        times = {one: not_before(one, self._later(one).earliest(shape_id, size, self.now)) for one in open_ones}
+        best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
+        old = self.before.get(job_id)
+        if old is not None and old.cluster_id in times and times[old.cluster_id] < inf:
+            here, there = times[old.cluster_id] - self.now, times[best] - self.now
+            best = old.cluster_id if there >= STAYS * here else best
+        at = times[best]
+        if at < inf:
+            beside = self._later(best).room(at)
+            fitted = fit(shape, size.members, beside)
+            if not isinstance(fitted, Fitted):
+                return None
+            take(beside, fitted)
+            kept = Kept(Reservation(job_id, name, best, at), beside, gang=(shape, size))
+        elif accumulates:
+            chosen = old.cluster_id if old is not None and old.cluster_id in times else best
+            kept = Kept(Reservation(job_id, name, chosen, inf), FreeCapacity({}), self._groups_for(shape, chosen))
+        else:
+            return None
+        self.kept[kept.reservation.cluster_id] = kept
+        return kept.reservation
+
+    def _groups_for(self, shape: Shape, cluster_id: int) -> frozenset[str]:
+        """The groups that any member of the gang may use."""
+        report = self.view.clusters[cluster_id].report
+        return frozenset(
+            group.name
+            for group in (report.groups if report is not None else ())
+            if any(
+                allows(role, group) and all(group.free.get(name, 0) >= need for name, need in role.needs.items())
+                for role in shape.roles
+            )
+        )

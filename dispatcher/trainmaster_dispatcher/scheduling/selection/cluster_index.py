@@ -1,0 +1,688 @@
+"""What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Check, Verdict
+from trainmaster_dispatcher.domain.burst_policies import opens_at
+from trainmaster_dispatcher.domain.datasets import ALL_THERE, Holder, Moving, has, moving
+from trainmaster_dispatcher.domain.shapes import NO_WISHES, RoleShape, Shape, Wishes
+from trainmaster_dispatcher.domain.weights import BALANCED, Weights
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, empty_room, grown
+from trainmaster_dispatcher.scheduling.packing.gang_packing import (
+    Fitted,
+    Shortfall,
+    Size,
+    fit,
+    fit_many,
+    has_node,
+    only_role,
+    size_choices,
+    suits,
+    take,
+)
+from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
+from trainmaster_dispatcher.scheduling.selection.cost_estimate import Prices, cost_of, prices_of
+from trainmaster_dispatcher.scheduling.selection.filters import PASSING, STATIC, Candidate, first_failing
+from trainmaster_dispatcher.scheduling.selection.scarcity import Scarcity
+from trainmaster_dispatcher.scheduling.selection.scores import (
+    Fit,
+    Measure,
+    fixed_score,
+    measure,
+    score,
+)
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
+from trainmaster_dispatcher.scheduling.state.state import COMING, Access, Cluster, LiveRun, LoadKey, SchedulerState
+
+SILENT_SECONDS = 900.0
+"""How long a cluster that is out of contact still counts as capacity."""
+
+_NO_ACCESS = Access(frozenset())
+MOST_SHAPES = 2048
+_MOST_ASKED = 5000
+MOST_OPTIONS = 4096
+"""Answers that are kept at most, those on options by cluster; whoever asks again pays for it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A cluster on which the gang fits now."""
+
+    cluster: Cluster
+    size: Size
+    fitted: Fitted
+    total: float
+    parts: dict[str, float]
+    weights: Weights
+    cost: float
+    """What the run is expected to cost, in the installation's currency."""
+    charge: Amounts
+    product: Product | None
+    pools: tuple[str, ...] = ()
+    """Pools that have to grow for it."""
+    wait: float = 0.0
+    """Seconds that it is expected to wait there for its nodes."""
+    timeout: float = 0.0
+    """Seconds that it may wait there for them, beyond what the cluster gives everybody."""
+    scored: Fit | None = None
+    """What its scores go by."""
+
+    def rescored(self, *, wait: float | None = None, elsewhere: float | None = None) -> "Option":
+        """The same with other values of what is scored."""
+        if self.scored is None:
+            raise AssertionError("an option is made with what its scores go by")
+        scored = replace(
+            self.scored,
+            wait=self.scored.wait if wait is None else wait,
+            elsewhere=self.scored.elsewhere if elsewhere is None else elsewhere,
+        )
+        total, parts = score(scored, self.weights)
+        return replace(self, scored=scored, total=total, parts=parts)
+
+
+class SchedulingKey(NamedTuple):
+    """What of a class decides where it may go and whether it fits: all classes alike in it are blocked once one of them is."""
+
+    shape_id: int
+    sizes: int
+    access: Access
+    avoided: tuple[int, ...]
+    limit: float
+    """Seconds that it is counted on."""
+    entitled: tuple[int, ...] = ()
+    """Advance reservations that are for it."""
+    weights: Weights = BALANCED
+
+
+class ClusterIndex:
+    """The rooms of the clusters and what follows from them, kept from one cycle to the next.
+
+    A view tells the rooms that it has which clusters have changed; at the start of a cycle these are made anew from the view, as
+    are those that the cycle before has put jobs into in thought. So a cycle never depends on what was decided before it.
+    """
+
+    def __init__(self, view: SchedulerState) -> None:
+        self.view = view
+        self.touched: set[int] = set()
+        """Clusters whose load has changed since the last cycle began."""
+        self.reported = set(view.clusters)
+        """Clusters that have changed themselves, have come or gone."""
+        self.clusters: list[Cluster] = []
+        """By name."""
+        self.places: dict[int, int] = {}
+        """By cluster: its place among them."""
+        self.orders = 0
+        """How often these places have changed."""
+        self.reported_at: dict[int, int] = {}
+        """By cluster: the number of the last change of the cluster itself, beside that of its room."""
+        self._now_free: dict[int, FreeCapacity] = {}
+        self._taken: set[int] = set()
+        self._later: dict[int, ReleaseTimeline] = {}
+        self._capacity: dict[int, Amounts] = {}
+        self._sizes: dict[int, list[Size]] = {}
+        self._allowed: dict[tuple[Wishes, Access], dict[int, Verdict | None]] = {}
+        """By what a job and its queue ask of a cluster: what rules it out until it changes itself."""
+        self._never: dict[int, dict[int, Verdict | None]] = {}
+        """By shape: whether the gang fits on the empty cluster, as far as it was asked."""
+        self._passing: dict[int, Verdict | None] = {}
+        self._options: dict[int, dict[tuple[int, int, Product | None, Weights], Option | Shortfall]] = {}
+        """By cluster, then by shape, number of sizes, product and weights: holds until the cluster's room changes."""
+        self.changes = 0
+        """How often any room has changed."""
+        self._changed_at: dict[int, int] = {}
+        """By cluster, the latest one last: the number of its last change."""
+        self._looked_at: dict[SchedulingKey, list[tuple[Cluster, Verdict | None]]] = {}
+        self._open: dict[tuple[Wishes, Access, tuple[int, ...]], dict[int, Cluster]] = {}
+        """By what rules clusters out whatever their room is: those that are not ruled out."""
+        self._prices: dict[tuple[int, Product | None], Prices] = {}
+        """By cluster and product, until the cluster changes itself."""
+        self._moving: dict[tuple[Wishes, int], Moving] = {}
+        """By what a job asks and cluster: what its data takes, until any cluster changes itself."""
+        self._holders: list[Holder] = []
+        self._anywhere: frozenset[str] = frozenset()
+        """Data that is on any cluster."""
+        self._troubled: dict[int, float] = {}
+        """The trouble of clusters that scores go by."""
+        self._measures: dict[int, Measure] = {}
+        """By cluster, until its room changes."""
+        self.any_pools = False
+        """Whether any cluster has pools that may grow."""
+        self.least: Resources = {}
+        """The least amount of each resource that any cluster has."""
+        self._alone: dict[int, RoleShape | None] = {}
+        """By shape: the role of a gang of one that may be on any node."""
+        self._sparing = Scarcity()
+        self.standings: Any = None
+        """How they stand for those who have asked, made when first asked for."""
+
+    @classmethod
+    def of(cls, view: SchedulerState) -> "ClusterIndex":
+        """Those that the view has, made when first asked for."""
+        rooms: ClusterIndex | None = view.rooms
+        if rooms is None:
+            rooms = view.rooms = cls(view)
+        return rooms
+
+    def note_run(self, run: LiveRun, many: int) -> None:
+        """So many runs alike have come, or with -1 one has gone."""
+        self.touched.add(run.cluster_id)
+        later = self._later.get(run.cluster_id)
+        if later is not None:
+            later.note(run, many)
+
+    def begin(self, now: float) -> None:
+        """A cycle begins: take in what has changed."""
+        if self.reported:
+            self._take_in_reports()
+        changed = self.touched | self._taken
+        for cluster_id in self._taken & self._later.keys():
+            self._later[cluster_id].forget_thoughts()
+        for cluster_id in changed & self._now_free.keys():
+            fresh = FreeCapacity.of(self.view, cluster_id)
+            fresh.rank(self._now_free[cluster_id])
+            self._now_free[cluster_id] = fresh
+            self._note_change(cluster_id)
+        self.touched.clear()
+        self._taken.clear()
+        self._take_in_passing(now)
+        self._take_in_trouble()
+        if len(self._sizes) > 2 * len(self.view.shapes) + MOST_SHAPES:
+            self._sizes.clear()
+            self._alone.clear()
+        for known in (self._never, self._allowed):
+            if len(known) > _MOST_ASKED:
+                known.clear()
+        if len(self._open) > _MOST_ASKED:
+            self._open.clear()
+
+    def _take_in_reports(self) -> None:
+        self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
+        places = {cluster.id: place for place, cluster in enumerate(self.clusters)}
+        if places != self.places:
+            self.places = places
+            self.orders += 1
+        for cluster_id in self.reported:
+            self._now_free.pop(cluster_id, None)
+            self._later.pop(cluster_id, None)
+            self._capacity.pop(cluster_id, None)
+            for known in (*self._allowed.values(), *self._never.values()):
+                known.pop(cluster_id, None)
+            self._note_change(cluster_id)
+            self.reported_at[cluster_id] = self.changes
+        if self._sparing.take_in(self.clusters, self.reported):
+            for cluster in self.clusters:
+                self._note_change(cluster.id)
+        self.reported.clear()
+        self._prices.clear()
+        holders = [cluster.holder for cluster in self.clusters]
+        if holders != self._holders:
+            self._holders = holders
+            self._anywhere = frozenset(
+                {name for one in holders for name in one.reported}
+                | {name for name, one in self.view.datasets.items() if any(has(one, name, two) for two in holders)}
+            )
+            # Where data is decides on other clusters, too.
+            self._moving.clear()
+            self._allowed.clear()
+            if self.view.datasets:
+                for cluster in self.clusters:
+                    self._note_change(cluster.id)
+                    self.reported_at[cluster.id] = self.changes
+        self.least = {}
+        self.any_pools = any(one.report is not None and one.report.pools for one in self.clusters)
+        for cluster in self.clusters:
+            for name, amount in self.empty(cluster).total().items():
+                if amount > 0:
+                    self.least[name] = min(amount, self.least.get(name, amount))
+        self._looked_at.clear()
+        self._open.clear()
+
+    def _take_in_trouble(self) -> None:
+        """Clusters that have more or less trouble than before score otherwise."""
+        trouble = self.view.trouble
+        for cluster in self.clusters:
+            if self._troubled.get(cluster.id, 0.0) != trouble.get(cluster.id, 0.0):
+                self._note_change(cluster.id)
+        self._troubled = dict(trouble)
+
+    def _take_in_passing(self, now: float) -> None:
+        view = self.view
+        for cluster in self.clusters:
+            lease = view.lease_until.get(cluster.id, now) - now
+            at = opens_at(cluster.connected, now)
+            candidate = Candidate(_NO_ACCESS, NO_WISHES, cluster, lease, (), connects_at=at, now=now)
+            verdict = _verdict(cluster, first_failing(PASSING, candidate))
+            if self._passing.get(cluster.id) != verdict:
+                self._passing[cluster.id] = verdict
+                self._note_change(cluster.id)
+                self.reported_at[cluster.id] = self.changes
+                self._looked_at.clear()
+                self._open.clear()
+
+    def _note_change(self, cluster_id: int) -> None:
+        self._options.pop(cluster_id, None)
+        self._measures.pop(cluster_id, None)
+        self._changed_at.pop(cluster_id, None)
+        self.changes += 1
+        self._changed_at[cluster_id] = self.changes
+
+    # Rooms
+
+    def sizes_of(self, shape_id: int) -> list[Size]:
+        sizes = self._sizes.get(shape_id)
+        if sizes is None:
+            sizes = self._sizes[shape_id] = size_choices(self.view.shapes[shape_id])
+        return sizes
+
+    def free(self, cluster_id: int) -> FreeCapacity:
+        room = self._now_free.get(cluster_id)
+        if room is None:
+            room = self._now_free[cluster_id] = FreeCapacity.of(self.view, cluster_id)
+            room.rank()
+        return room
+
+    def later(self, cluster_id: int) -> ReleaseTimeline:
+        """The cluster when runs have ended there; what this cycle starts there may be added to it."""
+        later = self._later.get(cluster_id)
+        if later is None:
+            later = self._later[cluster_id] = ReleaseTimeline(self.view, cluster_id)
+        return later
+
+    def empty(self, cluster: Cluster) -> FreeCapacity:
+        return empty_room(self.view, cluster.id)
+
+    def capacity(self, cluster: Cluster) -> Amounts:
+        """What the empty cluster has on each line."""
+        found = self._capacity.get(cluster.id)
+        if found is None:
+            found = self._capacity[cluster.id] = self._capacity_of(cluster)
+        return found
+
+    def _capacity_of(self, cluster: Cluster) -> Amounts:
+        places: Amounts = {}
+        for group in cluster.report.groups if cluster.report is not None else ():
+            for name, amount in group.free.items():
+                place = Flavor(name, product_of(group) if "/" in name else "", cluster.kind.value)
+                places[place] = places.get(place, 0) + amount * group.count
+        return self.view.lines.charge(places)
+
+    def take(self, option: Option) -> None:
+        take(self.free(option.cluster.id), option.fitted)
+        self._take(option.cluster.id)
+
+    def take_grown(self, shape_id: int, option: Option) -> None:
+        """Take an option that waits for nodes to come: what it was thought to take of these is pending."""
+        room = self.free(option.cluster.id)
+        there = {name: entries for name, entries in option.fitted.after.items() if not name.startswith(COMING)}
+        room.put(there, {})
+        room.forget()
+        for group, roles in option.fitted.placement.items():
+            if group.startswith(COMING):
+                for role, count in roles.items():
+                    key = LoadKey(group, shape_id, role)
+                    room.pending[key] = room.pending.get(key, 0) + count
+        self._take(option.cluster.id)
+
+    def take_fitted(self, cluster_id: int, fitted: Fitted) -> None:
+        """Take a packing from the room of a cluster that it was found in."""
+        take(self.free(cluster_id), fitted)
+        self._take(cluster_id)
+
+    def is_open(self, cluster_id: int) -> bool:
+        """Whether nothing that passes by itself rules the cluster out."""
+        return self._passing.get(cluster_id) is None
+
+    def take_many(
+        self, cluster_id: int, role: RoleShape, members: int, count: int, lets: Callable[[Fitted], bool]
+    ) -> tuple[list[dict[str, int]], Fitted | None]:
+        """Place so many more gangs of one role on a cluster, or as many as fit; by gang its members by group, and all together.
+
+        ``lets``: whether nothing else forbids so many of them. They are halved until it does not, so there may be fewer than could be.
+        """
+        while count:
+            gangs, fitted = fit_many(role, members, count, self.free(cluster_id))
+            if not gangs:
+                break
+            if lets(fitted):
+                take(self.free(cluster_id), fitted)
+                self._take(cluster_id)
+                return gangs, fitted
+            count = len(gangs) // 2
+        return [], None
+
+    def replace(self, cluster_id: int, room: FreeCapacity) -> None:
+        """The room of a cluster after runs were ended there for a job."""
+        room.rank(self._now_free.get(cluster_id))
+        self._now_free[cluster_id] = room
+        self._take(cluster_id)
+
+    def _take(self, cluster_id: int) -> None:
+        self._taken.add(cluster_id)
+        self._note_change(cluster_id)
+
+    # What rules a cluster out
+
+    def never_fits(self, shape_id: int, cluster: Cluster) -> tuple[Check, str] | None:
+        """Why the smallest size of the gang fits nowhere on the empty cluster; None when it does.
+
+        ``NO_ROOM`` where it fits on nodes of its pools, as long as these are not there.
+        """
+        shape, size = self.view.shapes[shape_id], self.sizes_of(shape_id)[-1]
+        outcome = fit(shape, size.members, self.empty(cluster))
+        if not isinstance(outcome, Shortfall):
+            return None
+        if cluster.report is not None and cluster.report.pools:
+            ever = fit(shape, size.members, grown(self.empty(cluster), self.view, cluster.id, ever=True))
+            if isinstance(ever, Fitted):
+                return Check.NO_ROOM, "it fits on nodes that its pools bring, and no more of them can come now"
+        return Check.NEVER_FITS, outcome.sentence
+
+    def _alone_of(self, shape_id: int) -> RoleShape | None:
+        """The role of a gang whose smallest size is one member that may be on any node."""
+        try:
+            return self._alone[shape_id]
+        except KeyError:
+            alone = self._alone[shape_id] = only_role(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1])
+            return alone
+
+    def never(self, shape_id: int, cluster: Cluster) -> Verdict | None:
+        """The verdict on a cluster on which the gang could never fit."""
+        known = self._never.get(shape_id)
+        if known is None:
+            known = self._never[shape_id] = {}
+        elif cluster.id in known:
+            return known[cluster.id]
+        verdict, alone = None, self._alone_of(shape_id)
+        if alone is None or not has_node(alone, self.empty(cluster)):
+            verdict = _verdict(cluster, self.never_fits(shape_id, cluster))
+        known[cluster.id] = verdict
+        return verdict
+
+    def not_allowed(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
+        """What the job itself, or its queue, rules out."""
+        wishes = self.view.shapes[alike.shape_id].wishes
+        known = self._allowed.get((wishes, alike.access))
+        if known is None:
+            known = self._allowed[wishes, alike.access] = {}
+        if cluster.id not in known:
+            candidate = Candidate(alike.access, wishes, cluster, 0.0, (), self.view.datasets, self._anywhere)
+            known[cluster.id] = _verdict(cluster, first_failing(STATIC, candidate))
+        return known[cluster.id]
+
+    def passing(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
+        """What rules a cluster out and passes by itself."""
+        verdict = self._passing.get(cluster.id)
+        if verdict is None and cluster.id in alike.avoided:
+            verdict = _verdict(
+                cluster, first_failing(PASSING, Candidate(_NO_ACCESS, NO_WISHES, cluster, 1.0, alike.avoided))
+            )
+        return verdict
+
+    def looked_at(self, alike: SchedulingKey) -> list[tuple[Cluster, Verdict | None]]:
+        """The clusters by name for jobs alike, with what rules each out whatever its room is."""
+        found = self._looked_at.get(alike)
+        if found is None:
+            if len(self._looked_at) > MOST_SHAPES:
+                self._looked_at.clear()
+            found = self._looked_at[alike] = [(cluster, self.ruled_out(alike, cluster)) for cluster in self.clusters]
+        return found
+
+    def ruled_out(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
+        first, never = self.not_allowed(alike, cluster), self.never(alike.shape_id, cluster)
+        if first is None and never is not None and never.check is Check.NO_ROOM:
+            # Its pools could bring nodes: what passes by itself is the nearer reason.
+            return self.passing(alike, cluster) or never
+        return first or never or self.passing(alike, cluster)
+
+    # Where gangs fit
+
+    def moving(self, shape_id: int, cluster: Cluster) -> Moving:
+        """What it takes to have the data of a job there."""
+        wishes = self.view.shapes[shape_id].wishes
+        if not wishes.datasets:
+            return ALL_THERE
+        found = self._moving.get((wishes, cluster.id))
+        if found is None:
+            if len(self._moving) > _MOST_ASKED:
+                self._moving.clear()
+            found = moving(wishes.datasets, self.view.datasets, cluster.holder, self._holders)
+            self._moving[wishes, cluster.id] = found
+        return found
+
+    def scores_plainly(self, shape_id: int) -> bool:
+        """Whether the scores that do not depend on the room of a cluster are as good as can be on all of them."""
+        wishes = self.view.shapes[shape_id].wishes
+        return not (wishes.datasets or wishes.preferred or self._troubled)
+
+    def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
+        """What counts of the scores that do not depend on the room of a cluster."""
+        return fixed_score(self._fit_of(shape_id, cluster), weights)
+
+    def common(self, shape_id: int, room: FreeCapacity, product: Product | None = None) -> float:
+        """How common the devices are in the fleet that a gang takes in a room; ``Sparing.part``."""
+        return self._sparing.part(self.view.shapes[shape_id], room, product)
+
+    def is_choosy(self, shape_id: int) -> bool:
+        """Whether that is to be asked at all."""
+        return self._sparing.is_choosy(self.view.shapes[shape_id])
+
+    def takes_alike(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
+        """Whether members in these node groups take as common devices as those in the first ones do."""
+        return self._sparing.takes_alike(self.view.shapes[shape_id], self.free(cluster_id), first, others)
+
+    def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
+        """All that is scored and does not depend on the room of a cluster."""
+        wishes = self.view.shapes[shape_id].wishes
+        if not wishes.datasets and not wishes.preferred:
+            return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0))
+        moved = self.moving(shape_id, cluster)
+        whole = sum(weight for _, weight in wishes.preferred)
+        met = sum(
+            weight
+            for selector, weight in wishes.preferred
+            if all(cluster.labels.get(key) == value for key, value in selector)
+        )
+        return Fit(
+            cluster,
+            {},
+            {},
+            {},
+            wait=moved.seconds,
+            local=moved.local,
+            trouble=self._troubled.get(cluster.id, 0.0),
+            preferred=met / whole if whole else 1.0,
+        )
+
+    def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
+        """What a run of this size is expected to cost there, the data that has to be moved included."""
+        egress = self.moving(shape_id, cluster).cost if self.view.shapes[shape_id].datasets else 0.0
+        if cluster.tariff.is_free:
+            return egress
+        key = cluster.id, product
+        prices = self._prices.get(key)
+        if prices is None:
+            prices = self._prices[key] = prices_of(cluster, product)
+        return egress + cost_of(self.view.shapes[shape_id], size.needs, prices)
+
+    def option(
+        self,
+        shape_id: int,
+        sizes: list[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights = BALANCED,
+    ) -> Option | Shortfall:
+        """The largest of these sizes that fits on a cluster now; sizes are named by how many there are."""
+        known = self._options.get(cluster.id)
+        if known is None:
+            known = self._options[cluster.id] = {}
+        key = (shape_id, len(sizes), product, weights)
+        outcome = known.get(key)
+        if outcome is None:
+            if len(known) >= MOST_OPTIONS:
+                known.clear()
+            outcome = known[key] = self._option(shape_id, sizes, cluster, product, weights)
+        return outcome
+
+    def option_grown(
+        self,
+        shape_id: int,
+        sizes: Sequence[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights,
+        *,
+        alone: bool,
+        groups: frozenset[str] | None = None,
+    ) -> Option | Shortfall:
+        """The largest of these sizes that fits once pools of the cluster have grown; ``alone``: wholly on nodes to come.
+
+        ``groups``: the node groups that may be used, pools by the names of what is to come.
+        """
+        room = grown(self.free(cluster.id), self.view, cluster.id, alone=alone)
+        if groups is not None:
+            room = FreeCapacity({name: entries for name, entries in room.groups.items() if name in groups})
+        outcome = self._option(shape_id, list(sizes), cluster, product, weights, room)
+        if not isinstance(outcome, Option):
+            return outcome
+        pools = tuple(sorted(name.removeprefix(COMING) for name in outcome.fitted.placement if name.startswith(COMING)))
+        learnt = [self.view.learnt_of(cluster.id, pool) for pool in pools]
+        wait = max((one.expected for one in learnt), default=0.0)
+        timeout = max((one.timeout for one in learnt), default=0.0)
+        moved = self.moving(shape_id, cluster).seconds
+        grown_option = replace(outcome, pools=pools, wait=wait, timeout=max(0.0, timeout - cluster.placement_timeout))
+        return grown_option.rescored(wait=wait + moved)
+
+    def option_among(
+        self,
+        shape_id: int,
+        sizes: Sequence[Size],
+        cluster: Cluster,
+        product: Product | None,
+        groups: frozenset[str],
+        weights: Weights = BALANCED,
+    ) -> Option | Shortfall:
+        """The largest of these sizes that fits into some node groups of a cluster now."""
+        free = self.free(cluster.id).groups
+        room = FreeCapacity({name: entries for name, entries in free.items() if name in groups})
+        return self._option(shape_id, list(sizes), cluster, product, weights, room)
+
+    def _option(
+        self,
+        shape_id: int,
+        sizes: list[Size],
+        cluster: Cluster,
+        product: Product | None,
+        weights: Weights,
+        among: FreeCapacity | None = None,
+    ) -> Option | Shortfall:
+        view, whole = self.view, self.free(cluster.id)
+        shape, room = view.shapes[shape_id], whole if among is None else among
+        shortfall = Shortfall("")
+        for size in sizes:
+            outcome = fit(shape, size.members, room, product)
+            if isinstance(outcome, Fitted):
+                cost = self.cost(shape_id, size, cluster, product)
+                known = self._fit_of(shape_id, cluster)
+                scored = Fit(
+                    cluster,
+                    whole.total(),
+                    self.empty(cluster).total(),
+                    size.needs,
+                    cost,
+                    known.wait,
+                    known.local,
+                    known.trouble,
+                    known.preferred,
+                    _domains(shape, outcome, room),
+                    common=self.common(shape_id, room, product),
+                )
+                total, parts = score(scored, weights)
+                charge = size.charge
+                if view.lines.any_narrowed:
+                    members = (
+                        (group, role, count)
+                        for group, roles in outcome.placement.items()
+                        for role, count in roles.items()
+                    )
+                    charge = view.lines.charge(view.places_at(cluster.id, shape_id, members))
+                return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored=scored)
+            shortfall = outcome
+        return shortfall
+
+    def may_fit(self, shape_id: int, size: Size, cluster: Cluster) -> bool:
+        """Whether a member of each role finds a node now: a quick look before the long one."""
+        room = self._now_free.get(cluster.id) or self.free(cluster.id)
+        for role in self.view.shapes[shape_id].roles:  # noqa: SIM110 - a generator would take twice as long here
+            if size.members.get(role.name) and not has_node(role, room):
+                return False
+        return True
+
+    def changed_since(self, seen: int) -> Iterator[int]:
+        """The clusters with a later change than this."""
+        changed_at = self._changed_at
+        for cluster_id in reversed(changed_at):
+            if changed_at[cluster_id] <= seen:
+                return
+            yield cluster_id
+
+    def most_of(self, role: RoleShape, cluster_id: int) -> Resources:
+        """What is free on one node at most, of those that a role's members may be on."""
+        room = self.free(cluster_id)
+        return room.most(suits(role, room))
+
+    def measure(self, cluster: Cluster) -> Measure:
+        """What the cluster's score goes by."""
+        found = self._measures.get(cluster.id)
+        if found is None:
+            found = measure(self.free(cluster.id).total(), self.empty(cluster).total())
+            self._measures[cluster.id] = found
+        return found
+
+    def open_to(self, alike: SchedulingKey) -> dict[int, Cluster]:
+        """The clusters that are not ruled out for jobs alike, whatever their room is, except that the gang may never fit there."""
+        key = (self.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided)
+        found = self._open.get(key)
+        if found is None:
+            found = self._open[key] = {
+                cluster.id: cluster
+                for cluster in self.clusters
+                if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None
+            }
+        return found
+
+
+def _domains(shape: Shape, fitted: Fitted, room: FreeCapacity) -> int:
+    """Over how many domains of the level that it prefers a gang is spread; nodes outside of any count as one each."""
+    level = shape.preferred_level
+    if level is None:
+        return 1
+    found = set()
+    for name in fitted.placement:
+        path: list[tuple[str, str]] = []
+        for at, value in room.groups[name][0].group.topology if room.groups.get(name) else ():
+            path.append((at, value))
+            if at == level:
+                break
+        else:
+            path = [("", name)]
+        found.add(tuple(path))
+    return max(1, len(found))
+
+
+def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | None:
+    return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
+
+
+def capacity(view: SchedulerState, rooms: ClusterIndex, now: float) -> Amounts:
+    """What all clusters have together on each line, the measure of shares. One out of contact counts for a while."""
+    total: Amounts = {}
+    for cluster in view.clusters.values():
+        if cluster.report is None or view.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
+            continue
+        for line, amount in rooms.capacity(cluster).items():
+            total[line] = total.get(line, 0) + amount
+    return total

@@ -1,0 +1,90 @@
+"""What a run is expected to cost on a cluster: for its score, not for its bill."""
+
+from collections.abc import Mapping
+
+from trainmaster.protocol.agent import NodeGroup
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.domain.prices import Place, is_spot
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.packing.eligibility import allows
+from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
+from trainmaster_dispatcher.scheduling.state.state import COMING, Cluster
+
+UNKNOWN_SECONDS = 3600.0
+"""How long a job without a time limit is taken to run."""
+
+Prices = Mapping[str, float]
+"""By resource: what one unit of it costs for a second, in the installation's currency."""
+
+
+def groups_of(cluster: Cluster) -> dict[str, NodeGroup]:
+    """The node groups of a cluster by name, those that could come by ``COMING`` and the name of their pool."""
+    report = cluster.report
+    if report is None:
+        return {}
+    return {one.name: one for one in report.groups} | {COMING + one.name: one for one in report.pools}
+
+
+def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
+    """The highest of each resource over the node groups, as it is not known yet which of them the members will be in.
+
+    ``product``: the one that the members are bound to, if they are.
+    """
+    found: dict[str, float] = {}
+    if cluster.tariff.is_free or cluster.report is None:
+        return found
+    for group in groups_of(cluster).values():
+        its_product, spot = product_of(group), is_spot(group.labels)
+        for resource in group.free:
+            is_device = "/" in resource
+            if is_device and product is not None and its_product != product.name:
+                continue
+            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", spot))
+            if rate is not None:
+                price = rate.price / NANOS / NANOS / rate.unit / 3600
+                found[resource] = max(price, found.get(resource, 0.0))
+    return found
+
+
+def hourly(
+    cluster: Cluster,
+    shape: Shape,
+    members: Mapping[str, int],
+    product: Product | None,
+    groups: frozenset[str] | None,
+) -> int:
+    """What so many members of each role cost for an hour, in billionths, rounded up.
+
+    At the highest prices of the node groups that they may be on, of ``groups`` or of all.
+    """
+    return sum(
+        _hourly(cluster, role, members.get(role.name, 0), product, groups)
+        for role in shape.roles
+        if members.get(role.name)
+    )
+
+
+def _hourly(
+    cluster: Cluster, role: RoleShape, count: int, product: Product | None, groups: frozenset[str] | None
+) -> int:
+    total = 0
+    for resource, each in role.needs.items():
+        highest, amount = 0, each * count
+        for name, group in groups_of(cluster).items():
+            if (groups is not None and name not in groups) or resource not in group.free or not allows(role, group):
+                continue
+            its_product, is_device = product_of(group), "/" in resource
+            if is_device and product is not None and its_product != product.name:
+                continue
+            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", is_spot(group.labels)))
+            if rate is not None:
+                highest = max(highest, -(-amount * rate.price // (rate.unit * NANOS)))
+        total += highest
+    return total
+
+
+def cost_of(shape: Shape, needs: Resources, prices: Prices) -> float:
+    """What members that need this together cost until their time limit."""
+    each = sum(amount * prices.get(name, 0.0) for name, amount in needs.items())
+    return each * (shape.time_limit_seconds or UNKNOWN_SECONDS) if each else 0.0

@@ -1,0 +1,147 @@
+"""Which products of a device are common in the fleet, so that who may have any of them leaves the scarce ones to others.
+
+Inside a cluster that is the order of nodes (``ranking.commonness``); between clusters it is a score, worked out here.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+from trainmaster.protocol.agent import NodeGroup
+from trainmaster_dispatcher.domain.shapes import RoleShape, Shape, Terms
+from trainmaster_dispatcher.scheduling.packing.eligibility import allows
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
+from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
+from trainmaster_dispatcher.scheduling.state.state import Cluster
+
+_MOST_ASKED = 5000
+_CHOICE = 2
+"""So many products at least make a choice."""
+
+
+class _Sorts(NamedTuple):
+    """What counts of a cluster: of what kinds its groups with devices are, these groups, and how many there are of each product."""
+
+    kinds: frozenset[Hashable]
+    groups: tuple[NodeGroup, ...]
+    many: Counter[tuple[str, str]]
+
+
+class _Asked(NamedTuple):
+    """The role of a gang that may have one of several products of a device, and how many there are of the commonest of them."""
+
+    role: RoleShape
+    device: str
+    most: int
+
+
+class Scarcity:
+    """Products of devices by how many of them the fleet has.
+
+    Numbers are rounded down to powers of two, so that a node that comes or goes does not change what every cluster scores.
+    """
+
+    def __init__(self) -> None:
+        self._clusters: dict[int, _Sorts] = {}
+        self._many: dict[tuple[str, str], int] = {}
+        self._asked: dict[tuple[Terms, str], int | None] = {}
+        """By what a role asks of its nodes and a device: how many there are of the commonest product, where there are several."""
+
+    def take_in(self, clusters: Iterable[Cluster], changed: Iterable[int]) -> bool:
+        """Clusters have changed themselves, come or gone; whether what is common is another than before."""
+        there = {cluster.id: cluster for cluster in clusters}
+        before = {key: self._clusters.pop(key, None) for key in changed}
+        for key in before.keys() & there.keys():
+            self._clusters[key] = _sorts_of(there[key])
+        many = Counter[tuple[str, str]]()
+        for one in self._clusters.values():
+            many.update(one.many)
+        rounded = {key: 1 << (amount.bit_length() - 1) for key, amount in many.items() if amount > 0}
+        kinds = {key: sorts.kinds for key, sorts in before.items() if sorts is not None}
+        is_same = kinds == {key: self._clusters[key].kinds for key in before if key in self._clusters}
+        if is_same and rounded == self._many:
+            return False
+        self._asked.clear()
+        self._many = rounded
+        return True
+
+    def part(self, shape: Shape, cluster_room: FreeCapacity, product: Product | None = None) -> float:
+        """How common the product is that a gang would take first in a room, as a part of the commonest one that it may have.
+
+        1 where it has no choice. ``product``: the only one to be given.
+        """
+        asked = self._choice(shape)
+        if asked is None:
+            return 1.0
+        if product is not None and product.resource == asked.device:
+            name = product.name
+        else:
+            node = first_node(asked.role, cluster_room)
+            if node is None:
+                return 1.0
+            name = product_of(node.group)
+        # Of one that pools alone can bring there is none yet.
+        return min(1.0, self._many.get((asked.device, name), 1) / asked.most)
+
+    def is_choosy(self, shape: Shape) -> bool:
+        """Whether what a gang takes may be common or scarce."""
+        return self._choice(shape) is not None
+
+    def takes_alike(self, shape: Shape, room: FreeCapacity, first: Iterable[str], others: Iterable[str]) -> bool:
+        """Whether groups of nodes are of the product of the first ones, or it does not matter."""
+        if self._choice(shape) is None:
+            return True
+        taken = _products(room, first)
+        return len(taken) == 1 and _products(room, others) <= taken
+
+    def _choice(self, shape: Shape) -> _Asked | None:
+        for role in shape.roles:
+            for device in role.needs:
+                if "/" in device:
+                    most = self._most(role, device)
+                    if most is not None:
+                        return _Asked(role, device, most)
+        return None
+
+    def _most(self, role: RoleShape, device: str) -> int | None:
+        key = role.terms, device
+        try:
+            return self._asked[key]
+        except KeyError:
+            products = {
+                product_of(group)
+                for sorts in self._clusters.values()
+                for group in sorts.groups
+                if group.free.get(device) and allows(role, group)
+            }
+            if len(self._asked) >= _MOST_ASKED:
+                self._asked.clear()
+            most = None if len(products) < _CHOICE else max(self._many.get((device, name), 1) for name in products)
+            self._asked[key] = most
+            return most
+
+
+def _products(room: FreeCapacity, groups: Iterable[str]) -> set[str]:
+    return {product_of(room.groups[name][0].group) for name in groups if room.groups.get(name)}
+
+
+def _sorts_of(cluster: Cluster) -> _Sorts:
+    groups = tuple(
+        group
+        for group in (cluster.report.groups if cluster.report is not None else ())
+        if group.count and any("/" in name for name in group.free)
+    )
+    many = Counter[tuple[str, str]]()
+    for group in groups:
+        for name, amount in group.free.items():
+            if "/" in name:
+                many[name, product_of(group)] += amount * group.count
+    return _Sorts(frozenset(_kind_of(group) for group in groups), groups, many)
+
+
+def _kind_of(group: NodeGroup) -> Hashable:
+    """What decides whether a role may be on the group, and of which devices it has any."""
+    devices = frozenset(name for name, amount in group.free.items() if "/" in name and amount > 0)
+    policy = group.numa.policy if group.numa is not None else None
+    return tuple(sorted(group.labels.items())), group.taints, policy, devices

@@ -1,0 +1,158 @@
+"""What no node of any cluster has enough of: whoever needs that much of it is blocked, without a look at each cluster."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainmaster.protocol.quantities import Resources
+from trainmaster.protocol.reasons import Reason, Verdict
+from trainmaster_dispatcher.domain.shapes import RoleShape, Terms, Wishes
+from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, lacks, spread_role, suits
+from trainmaster_dispatcher.scheduling.selection.cluster_index import MOST_SHAPES, ClusterIndex, SchedulingKey
+from trainmaster_dispatcher.scheduling.state.state import Access, Cluster
+
+
+@dataclass(slots=True)
+class CachedRefusal:
+    """Why jobs start on no cluster: verdicts by the name of the cluster, and the clusters that lack only room. Not to be changed."""
+
+    verdicts: list[Verdict]
+    full: list[int]
+    reason: Reason | None = None
+    """What is made of it, once somebody has."""
+
+
+@dataclass(slots=True)
+class _Offer:
+    """What one node has at most, of those that members with the same terms may be on, on the clusters that they may go to."""
+
+    at: int = -1
+    """The number of the last change of any room that it has taken in."""
+    most: dict[int, Resources] = field(default_factory=dict)
+    """By cluster that may be gone to now."""
+    highest: Resources = field(default_factory=dict)
+    """Of each resource, the most on any of these clusters."""
+    lowest: Resources = field(default_factory=dict)
+    """The least of what they have at most; what one of them does not have at all is left out."""
+    eligible: list[Cluster] = field(default_factory=list)
+    """Clusters that may be gone to once whatever passes by itself has passed."""
+    peaks: dict[int, Resources | None] = field(default_factory=dict)
+    """By such a cluster: what its largest node has when it is empty; None where no node has the most of everything."""
+    least_peak: Resources = field(default_factory=dict)
+    """What the largest node of each of them has at least."""
+    fitting: set[int] = field(default_factory=set)
+    """Shapes that are known to fit on all of them when they are empty."""
+    told: dict[tuple[str, int], CachedRefusal] = field(default_factory=dict)
+    """By resource and amount of which no node has enough."""
+
+
+class RefusalCache:
+    """What is short, by what members ask of nodes and clusters beside room. ``lacking`` makes a verdict on room."""
+
+    def __init__(self, rooms: ClusterIndex, lacking: Callable[[Cluster, str], Verdict]) -> None:
+        self._rooms = rooms
+        self._lacking = lacking
+        self._offers: dict[tuple[Terms, Wishes, Access, tuple[int, ...]], _Offer] = {}
+
+    def blocks(self, alike: SchedulingKey, size: Size) -> CachedRefusal | None:
+        """Why jobs alike of this size start nowhere, if no node anywhere has enough for a member; None where it is not known.
+
+        It is not known either where rooms have changed since ``note`` was called for jobs that ask the same beside room.
+        """
+        role = spread_role(self._rooms.view.shapes[alike.shape_id], size)
+        if role is None or role.numa:
+            return None
+        offer = self._offers.get(self._key(alike, role))
+        if offer is None or offer.at != self._rooms.changes:
+            return None
+        for name, amount in role.needs.items():
+            if amount > offer.highest.get(name, 0):
+                return self._told(offer, alike, name, amount) if self._fits_empty(offer, alike, role, size) else None
+            if amount > offer.lowest.get(name, 0):
+                return None  # some clusters lack this, others the next
+        return None
+
+    def note(self, alike: SchedulingKey, size: Size) -> None:
+        """Jobs alike were found to be blocked, so others may be: find out what is short."""
+        role = spread_role(self._rooms.view.shapes[alike.shape_id], size)
+        if role is None or role.numa:
+            return
+        key = self._key(alike, role)
+        offer = self._offers.get(key)
+        if offer is None:
+            if len(self._offers) >= MOST_SHAPES:
+                self._offers.clear()
+            offer = self._offers[key] = _Offer()
+        if offer.at != self._rooms.changes:
+            self._bring_up(offer, alike, role)
+
+    def _key(self, alike: SchedulingKey, role: RoleShape) -> tuple[Terms, Wishes, Access, tuple[int, ...]]:
+        return role.terms, self._rooms.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided
+
+    def _bring_up(self, offer: _Offer, alike: SchedulingKey, role: RoleShape) -> None:
+        rooms = self._rooms
+        changed = list(rooms.changed_since(offer.at))
+        reported = {one for one in changed if rooms.reported_at.get(one, 0) > offer.at}
+        if reported:
+            offer.most = {one: rooms.most_of(role, one) for one in rooms.open_to(alike)}
+            offer.eligible = [one for one in rooms.clusters if rooms.not_allowed(alike, one) is None]
+            offer.peaks = {
+                one.id: _peak(role, rooms.empty(one)) if one.id in reported else offer.peaks.get(one.id)
+                for one in offer.eligible
+            }
+            peaks = list(offer.peaks.values())
+            offer.least_peak = _least([{} if peak is None else peak for peak in peaks])
+            offer.fitting.clear()
+        is_new = bool(reported)
+        for one in changed:
+            if one in offer.most:
+                most = rooms.most_of(role, one)
+                is_new = is_new or most != offer.most[one]
+                offer.most[one] = most
+        if is_new:
+            found = list(offer.most.values())
+            names = {name for most in found for name in most}
+            offer.highest = {name: max(most.get(name, 0) for most in found) for name in names}
+            offer.lowest = _least(found)
+            offer.told.clear()
+        offer.at = rooms.changes
+
+    def _fits_empty(self, offer: _Offer, alike: SchedulingKey, role: RoleShape, size: Size) -> bool:
+        """Whether the gang fits on each of the clusters when it is empty."""
+        if size.total == 1 and all(offer.least_peak.get(name, 0) >= amount for name, amount in role.needs.items()):
+            return True
+        if alike.shape_id in offer.fitting:
+            return True
+        if any(self._rooms.never(alike.shape_id, cluster) is not None for cluster in offer.eligible):
+            return False
+        offer.fitting.add(alike.shape_id)
+        return True
+
+    def _told(self, offer: _Offer, alike: SchedulingKey, name: str, amount: int) -> CachedRefusal:
+        told = offer.told.get((name, amount))
+        if told is None:
+            verdicts = []
+            for cluster in self._rooms.clusters:
+                most = offer.most.get(cluster.id)
+                if most is None:
+                    verdict = self._rooms.not_allowed(alike, cluster) or self._rooms.passing(alike, cluster)
+                else:
+                    verdict = self._lacking(cluster, lacks(name, amount, most.get(name, 0)))
+                if verdict is not None:
+                    verdicts.append(verdict)
+            full = [cluster.id for cluster in self._rooms.clusters if cluster.id in offer.most]
+            told = offer.told[name, amount] = CachedRefusal(verdicts, full)
+        return told
+
+
+def _peak(role: RoleShape, empty: FreeCapacity) -> Resources | None:
+    """What the node has that has the most of everything; None without one."""
+    suiting = suits(role, empty)
+    most = empty.most(suiting)
+    return most if any(one.takes(most) for name in suiting for one in empty.groups[name]) else None
+
+
+def _least(found: list[Resources]) -> Resources:
+    """Of each resource that all of them have, the lowest amount."""
+    first = found[0] if found else {}
+    return {name: min(one[name] for one in found) for name in first if all(name in one for one in found)}

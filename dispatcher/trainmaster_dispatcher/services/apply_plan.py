@@ -1,0 +1,386 @@
+"""Apply: from a plan to the store, in one transaction of the leader; and the leader's chores."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.protocol.agent import run_digest
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import TrainmasterError
+from trainmaster.protocol.ids import RunRef
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import HoldCause, JobState, StopCause
+from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
+from trainmaster_dispatcher.domain import job_machine, run_machine
+from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start
+from trainmaster_dispatcher.scheduling.state.state import ClassKey
+from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
+from trainmaster_dispatcher.services import bursting
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.feed_follower import Applied, Decision, Follower, Told, Unwritten
+from trainmaster_dispatcher.services.resize_orders import larger, may_grow, smaller, told_larger, told_smaller
+from trainmaster_dispatcher.services.stop_orders import stop_seconds
+from trainmaster_dispatcher.store import bursts, runs, scheduling, tenants
+from trainmaster_dispatcher.store import jobs as job_store
+from trainmaster_dispatcher.store.database import Transaction, to_epoch
+
+log = logging.getLogger(__name__)
+
+
+class NotLeaderError(TrainmasterError):
+    """Another scheduler leads now; nothing was applied."""
+
+
+async def apply_plan(
+    stores: Stores,
+    token: int,
+    plan: Plan,
+    reasons: dict[ClassKey, Reason],
+    cycle: int,
+    waited: Mapping[int, Reason] | None = None,
+) -> Applied:
+    """Store a plan; what of it was applied. ``waited``: what jobs that start now waited for until now.
+
+    That is one transaction, unless something in it cannot be written: then there are several, and what alone cannot be written is
+    left out. A decision whose job has changed since is dropped.
+
+    Raises NotLeaderError when the token no longer leads; then nothing, or nothing more, was applied.
+    """
+    try:
+        return await _apply(stores, token, plan, reasons, cycle, waited)
+    except NotLeaderError:
+        raise
+    except Exception as error:
+        if is_of_the_store(error):
+            raise
+        log.warning("a plan could not be written as a whole: %s; its parts are written apart", error)
+
+    async def write(parts: Sequence[Decision]) -> Applied:
+        return await _apply(stores, token, _part_of(plan, parts), _told_in(parts), cycle, waited)
+
+    every: list[Decision] = [*sorted(plan.starts, key=lambda start: start.cluster_id), *plan.holds]
+    every += [*plan.stops, *plan.grows, *(Told(key, reason) for key, reason in reasons.items())]
+    done, failed = await isolate(every, write, (NotLeaderError,))
+    applied = _together(done, tuple(Unwritten(*one) for one in failed))
+    instead = {one.item.key: explain.internal_error(one.error) for one in failed if isinstance(one.item, Told)}
+    if instead:
+        with contained(Part.REASON, f"{len(instead)} classes"):
+            await _apply(stores, token, Plan(), instead, cycle, None)
+    return applied
+
+
+def _part_of(plan: Plan, parts: Sequence[Decision]) -> Plan:
+    """The plan with these decisions only."""
+    return replace(
+        plan,
+        starts=[one for one in parts if isinstance(one, Start)],
+        holds=[one for one in parts if isinstance(one, Hold)],
+        stops=[one for one in parts if isinstance(one, Eviction)],
+        grows=[one for one in parts if isinstance(one, Growth)],
+    )
+
+
+def _told_in(parts: Sequence[Decision]) -> dict[ClassKey, Reason]:
+    return {one.key: one.reason for one in parts if isinstance(one, Told)}
+
+
+def _together(done: Sequence[Applied], unwritten: tuple[Unwritten, ...]) -> Applied:
+    """What several parts of a plan have come to."""
+    return Applied(
+        {job for one in done for job in one.jobs},
+        {job for one in done for job in one.ending},
+        max((one.at for one in done), default=0.0),
+        tuple(shrunk for one in done for shrunk in one.shrunk),
+        tuple(growth for one in done for growth in one.grown),
+        unwritten,
+    )
+
+
+async def _apply(
+    stores: Stores,
+    token: int,
+    plan: Plan,
+    reasons: Mapping[ClassKey, Reason],
+    cycle: int,
+    waited: Mapping[int, Reason] | None,
+) -> Applied:
+    """Store a plan in one transaction, all or nothing but for decisions whose jobs have changed since."""
+    starts = {start.job.id: start for start in plan.starts}
+    holds = {hold.job.id: hold for hold in plan.holds}
+    clusters: set[int] = set()
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            raise NotLeaderError("another scheduler leads now")
+        victims = [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
+        wanted = [*starts, *holds, *(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
+        records = await job_store.lock(tx, wanted) if wanted else {}
+        versions = {job.id: job.version for job in plan.jobs}
+        fresh = {
+            job_id: record
+            for job_id, record in records.items()
+            if job_id in versions and record.version == versions[job_id] and record.job.state is JobState.QUEUED
+        }
+        there = {
+            cluster.id
+            for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
+            if not cluster.cordoned
+        }
+        fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
+        asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
+        known = await bursts.revisions(tx, asked)
+        fresh = {key: record for key, record in fresh.items() if key in holds or _is_granted(starts[key], known)}
+        touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
+        live = await runs.lock_live(tx, touched) if touched else {}
+        # A start and its victims are applied together or not at all.
+        fresh = {
+            key: record
+            for key, record in fresh.items()
+            if key in holds or all(_may_end(one, live) for one in starts[key].evicts)
+        }
+        leaving = [one for one in plan.stops if _may_end(one, live)]
+        leaving += [one for key in fresh if key in starts for one in starts[key].evicts]
+        ending = [one for one in leaving if one.sizes is None]
+        ended = {one.job_id for one in ending}
+        shrunk = [one for one in leaving if one.sizes is not None and one.job_id not in ended]
+        growing = [one for one in plan.grows if may_grow(one, live.get(one.job_id))]
+        transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
+        for key, record in fresh.items():
+            if key in holds:
+                after = record.job.held(HoldCause.UNPLACEABLE, message=holds[key].message)
+                transitions.append(
+                    job_store.Transition(record, after, "held", (after.state.value,), message=holds[key].message)
+                )
+                continue
+            start = starts[key]
+            after = job_machine.dispatch(record.job)
+            transitions.append(
+                job_store.Transition(
+                    record,
+                    after,
+                    kind="dispatched",
+                    states=(after.state.value,),
+                    attempt=after.attempt,
+                    cluster_id=start.cluster_id,
+                    message=start.why,
+                    details={"cycle": cycle} | _waited_for((waited or {}).get(key)),
+                )
+            )
+        transitions += [_preempted(records[one.job_id], live[one.job_id], one) for one in ending]
+        transitions += [told_smaller(records[one.job_id], live[one.job_id], one) for one in shrunk]
+        transitions += [told_larger(records[one.job_id], live[one.job_id], one) for one in growing]
+        await job_store.write(tx, transitions)
+        await scheduling.save_reasons(
+            tx,
+            [
+                (
+                    key.queue_id,
+                    key.class_id,
+                    key.shape_id,
+                    list(key.avoided),
+                    reason.model_dump(mode="json", by_alias=True),
+                )
+                for key, reason in reasons.items()
+            ],
+            cycle,
+        )
+        clusters |= {one.cluster_id for one in leaving} | {one.cluster_id for one in growing}
+        desired = await runs.raise_desired(tx, clusters)
+        await runs.write(
+            tx,
+            [
+                runs.RunChange(
+                    live[one.job_id].ref,
+                    run_machine.ask_stop(live[one.job_id].run, StopCause.PREEMPT),
+                    desired_version=desired[one.cluster_id],
+                )
+                for one in ending
+            ],
+        )
+        stopping = await _stop_seconds(
+            tx, records, [one for key in fresh if key in starts for one in starts[key].evicts]
+        )
+        if shrunk or growing:
+            await runs.resize(
+                tx,
+                [
+                    *(smaller(live[one.job_id], one, desired[one.cluster_id]) for one in shrunk),
+                    *(larger(live[one.job_id], one, desired[one.cluster_id]) for one in growing),
+                ],
+            )
+        new_runs = []
+        for transition in transitions:
+            key = transition.record.id
+            if key not in starts:
+                continue
+            start, ref = starts[key], RunRef(key, transition.job.attempt)
+            new_runs.append(
+                runs.NewRun(
+                    ref=ref,
+                    cluster_id=start.cluster_id,
+                    digest=run_digest(ref),
+                    desired_version=desired[start.cluster_id],
+                    disconnect_seconds=transition.record.disconnect_seconds,
+                    sizes=start.sizes,
+                    assumed=start.placement,
+                    decision={
+                        "why": start.why,
+                        "table": start.table,
+                        "cycle": cycle,
+                        **_narrowing(start),
+                        **_awaiting(start, stopping),
+                        **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
+                    },
+                    pools=start.pools,
+                    policy_id=None if start.granted is None else start.granted.policy_id,
+                    bounds=None if start.granted is None else bursting.bounds_of(start.granted),
+                )
+            )
+        if new_runs:
+            await runs.insert(tx, new_runs)
+        at = await to_epoch(tx)
+    applied = Applied(set(fresh), {one.job_id for one in ending}, at, tuple(shrunk), tuple(growing))
+    if not applied.is_nothing:
+        resized = [*(one.job_id for one in shrunk), *(one.job_id for one in growing)]
+        stores.jobs_changed([*fresh, *applied.ending, *resized], clusters)
+    return applied
+
+
+async def _stop_seconds(
+    tx: Transaction, records: Mapping[int, job_store.JobRecord], evicts: Sequence[Eviction]
+) -> dict[int, float]:
+    """How long the members of runs that give way may take to be gone, by job."""
+    specs = await job_store.specs(tx, [records[one.job_id].spec_id for one in evicts])
+    return {
+        # Members that an elastic run gives back save nothing: the run goes on.
+        one.job_id: stop_seconds(
+            specs[records[one.job_id].spec_id], StopCause.PREEMPT if one.sizes is None else StopCause.CANCEL
+        )
+        for one in evicts
+    }
+
+
+def _is_granted(start: Start, known: Mapping[int, int]) -> bool:
+    """Whether the policy by which it goes, if by one, is still the one that it was decided by."""
+    granted = start.granted
+    return granted is None or known.get(granted.policy_id) == granted.revision
+
+
+def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
+    """How much longer than others a run may wait for its place: others give way for it, or its nodes are still to come."""
+    longest = max((stopping[one.job_id] for one in start.evicts), default=start.awaits)
+    return {"awaitsSeconds": longest} if longest else {}
+
+
+def _waited_for(reason: Reason | None) -> dict[str, Any]:
+    """What of a reason is kept with the dispatch that ended it."""
+    if reason is None:
+        return {}
+    return {"waitedFor": {"token": reason.token.value, "sentence": reason.sentence}}
+
+
+def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:
+    """Whether the run is still the one that was decided on, and nobody has asked it to stop."""
+    record = live.get(one.job_id)
+    if record is None or record.ref.attempt != one.attempt or record.run.stop_cause is not None:
+        return False
+    return one.sizes is None or not record.is_shrinking
+
+
+def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> job_store.Transition:
+    return job_store.Transition(
+        job,
+        job.job._replace(message=one.why),
+        kind="preempt",
+        attempt=run.ref.attempt,
+        cluster_id=run.cluster_id,
+        actor="scheduler",
+        message=one.why,
+    )
+
+
+def _narrowing(start: Start) -> dict[str, Any]:
+    """What binds the members to the product of device that they are charged for."""
+    product = start.product
+    if product is None or not product.label:
+        return {}
+    return {"narrowed": {"resource": product.resource, "selector": {product.label: product.name}}}
+
+
+async def release_holds(stores: Stores, token: int, limit: int = 1000) -> int:
+    """Queue held jobs whose hold has ended by the clock; how many. One that cannot be written keeps no other one held."""
+    async with stores.database.transaction() as tx:
+        due = await job_store.due_holds(tx, limit)
+
+    async def write(job_ids: Sequence[int]) -> int:
+        return await _release(stores, token, job_ids)
+
+    done, failed = await isolate(due, write) if due else ([], [])
+    for one in failed:
+        note(Part.JOB, str(one.item), one.error)
+    return sum(done)
+
+
+async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return 0
+        records = await job_store.lock(tx, job_ids)
+        now = await to_epoch(tx)
+        transitions = [
+            job_store.Transition(record, after, "released", (after.state.value,))
+            for record in records.values()
+            if record.job.hold_cause is not None
+            and record.job.hold_cause.ends_by_itself
+            and record.job.hold_until is not None
+            and record.job.hold_until <= now
+            and (after := job_machine.release(record.job)) != record.job
+        ]
+        await job_store.write(tx, transitions)
+    if transitions:
+        stores.jobs_changed([t.record.id for t in transitions])
+    return len(transitions)
+
+
+async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
+    """Count what queues use now towards their past usage, and store it, where past usage counts.
+
+    The first time for a view, what was stored is taken up, whoever stored it.
+    """
+    half_life = stores.settings.usage_half_life
+    if half_life is None:
+        return
+    view, now = follower.view, follower.now
+    async with stores.database.transaction() as tx:
+        if not await scheduling.is_lead(tx, token):
+            return
+        past = view.past
+        if past is None:
+            at, levels = await scheduling.usage_levels(tx) or (now, {})
+            past = DecayedUsage(parse_duration(half_life), at, levels)
+        ledger = ledger_of(view, now)
+        # Nobody has had more than everything, though what runs on clusters that were lost may be more than what is there now.
+        shares = {queue.id: min(ledger.share(queue)[0], 1.0 / queue.weight) for queue in view.queues.values()}
+        past = past.advanced(now, shares)
+        await scheduling.save_usage_levels(tx, past.at, past.levels)
+    view.past = past
+
+
+async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> None:
+    """Tell of budgets of burst policies that are used up, or nearly."""
+    if not follower.view.policies:
+        return
+    async with stores.database.transaction() as tx:
+        if await scheduling.is_lead(tx, token):
+            await bursting.warn(tx, follower.view, follower.now)
+
+
+async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:
+    """Rare chores of the leader: partitions of the days ahead, cool-downs that are over."""
+    async with stores.database.transaction() as tx:
+        if await scheduling.is_lead(tx, token):
+            await scheduling.make_partitions(tx, partitions_sql)
+            await scheduling.drop_old_cool_downs(tx)
+            await runs.drop_old_provisionings(tx)

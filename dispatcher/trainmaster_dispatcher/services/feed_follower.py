@@ -1,0 +1,514 @@
+"""Load: from the store to the scheduler's view, at first as a whole and then as it changes.
+
+What cannot be used of what is stored is quarantined object by object: the view has something in its place by which nothing starts,
+or leaves it out. It is read anew when it changes, and now and then. Where the view itself may be damaged it is made anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from trainmaster.protocol.ids import job_id as id_of_job
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import ClusterKind, JobState
+from trainmaster_dispatcher.containment import Part, contained, note
+from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT
+from trainmaster_dispatcher.domain.prices import FREE, Tariff
+from trainmaster_dispatcher.domain.provisioning import MOST_SAMPLES, Learnt, learn
+from trainmaster_dispatcher.domain.shapes import shape_from
+from trainmaster_dispatcher.scheduling.quotas import quota
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
+from trainmaster_dispatcher.scheduling.selection.scores import step_of
+from trainmaster_dispatcher.scheduling.state import from_specs
+from trainmaster_dispatcher.scheduling.state.flavors import Amounts
+from trainmaster_dispatcher.scheduling.state.from_specs import queue_of
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start, grown, runs_of, shrinking
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState
+from trainmaster_dispatcher.services import bursting, pricing
+from trainmaster_dispatcher.services import view_objects as objects
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.quarantine import Quarantine
+from trainmaster_dispatcher.store import bursts, datasets, runs, scheduling, tenants
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.scheduling import Cursor
+
+_Made = TypeVar("_Made")
+
+_MOST_REPAIRS = 3
+_NEVER = -1
+"""The fingerprint of no row: what is quarantined with it is tried again as soon as it is read."""
+_MANY_STARTS = 3
+"""So many starts on one cluster that cannot be written, and none that can, are that cluster's fault."""
+_QUIET = ("contact", "capacity", "spend", "provisioning")
+"""Kinds of changes for which tenants need not be read anew."""
+
+
+def _fingerprint(stored: Any) -> int:
+    """Return a number that changes when anything of what is stored does."""
+    return crc32(repr(stored).encode(errors="replace"))
+
+
+class Told(NamedTuple):
+    """The reason of a class of jobs, as a plan has it."""
+
+    key: ClassKey
+    reason: Reason
+
+
+Decision = Start | Hold | Eviction | Growth | Told
+
+
+class Unwritten(NamedTuple):
+    """A part of a plan that alone could not be written."""
+
+    decision: Decision
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The jobs whose decision was stored, those whose runs end for others, runs that got other sizes, and when.
+
+    ``at`` is in seconds since the epoch.
+    """
+
+    jobs: set[int]
+    ending: set[int]
+    at: float
+    shrunk: tuple[Eviction, ...] = ()
+    grown: tuple[Growth, ...] = ()
+    unwritten: tuple[Unwritten, ...] = ()
+    """Decisions and reasons that could not be written, though others of the plan were."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.jobs or self.ending or self.shrunk or self.grown)
+
+
+@dataclass(slots=True)
+class Follower:
+    """A view that follows the store."""
+
+    view: SchedulerState = field(default_factory=SchedulerState)
+    cursor: Cursor | None = None
+    epoch: int | None = None
+    """Store epoch of the installation that the view was loaded from."""
+    ahead: float = 0.0
+    """By how much the store's time since the epoch is ahead of the caller's clock."""
+    now: float = 0.0
+    """The store's time at the last look, in seconds since the epoch."""
+    tariffs: dict[int, Tariff] = field(default_factory=dict)
+    """By cluster: what it charges now."""
+    run_versions: dict[int, int] = field(default_factory=dict)
+    """By job with a live run: the version of the job that the view has."""
+    _ran_before: set[int] = field(default_factory=set)
+    """Waiting jobs that have run before, of which it is to be looked up what was spent on them by burst policies."""
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    """What the view leaves out because it cannot be used; it outlives the view."""
+    clock: float = 0.0
+    """The caller's clock at the last look."""
+    _unpriced: Mapping[int, Exception] = field(default_factory=dict)
+    """By cluster: why what it charges cannot be read."""
+    _blamed: set[int] = field(default_factory=set)
+    """Waiting jobs whose start could not be written, with runs that had to end for them."""
+    _is_damaged: bool = False
+    """Whether an error came while the view took something in, so that parts of it may be wrong."""
+
+    def begin_anew(self) -> None:
+        """Forget everything, to be loaded at the next look."""
+        self.view, self.cursor, self.run_versions, self._ran_before = SchedulerState(), None, {}, set()
+        self._is_damaged = False
+
+    async def absorb(self, stores: Stores, now: float) -> bool:
+        """Take in what has changed; whether newer changes are committed that could not be taken yet.
+
+        ``now`` is the caller's clock, set against the store's.
+        """
+        epoch = self.epoch
+        unsettled = await self._absorb(stores, now)
+        if epoch is not None and self.epoch != epoch:
+            # The store was restored from a backup: changes that are not in it any more are in the view.
+            self.begin_anew()
+            unsettled = await self._absorb(stores, now)
+        for _ in range(_MOST_REPAIRS):
+            if not self._is_damaged:
+                break
+            # What did the damage is in quarantine now, and is not put into the new view.
+            self.begin_anew()
+            unsettled = await self._absorb(stores, now)
+        return unsettled
+
+    async def _absorb(self, stores: Stores, now: float) -> bool:
+        self.clock = now
+        async with stores.database.transaction() as tx:
+            if self.cursor is None:
+                await self._load(tx)
+                unsettled = False
+            else:
+                unsettled = await self._follow(tx, self.cursor)
+                if self.quarantine.entries:
+                    await self._try_again(tx)
+            for row in await scheduling.leases(tx):
+                self.ahead, self.now, self.epoch = row.now - now, row.now, row.store_epoch
+                if row.cluster_id is not None:
+                    self.view.lease_until[row.cluster_id] = row.until
+            self.view.set_trouble(
+                {row.cluster_id: step for row in await scheduling.troubles(tx) if (step := step_of(row.level))}
+            )
+            avoided: dict[int, list[int]] = {}
+            for row in await scheduling.cool_downs(tx):
+                avoided.setdefault(row.job_id, []).append(row.cluster_id)
+            self.view.sweep()
+            self.view.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
+        return unsettled
+
+    async def _load(self, tx: Transaction) -> None:
+        # The cursor is read first: what commits while the rest is read is absorbed again, which changes nothing.
+        cursor = await scheduling.start_cursor(tx)
+        await self._load_tenants(tx)
+        async for page in scheduling.live_jobs(tx):
+            await self._take(tx, page)
+        # Behind the jobs: a run that ends meanwhile must not be in neither.
+        await self._load_spending(tx)
+        self.cursor = cursor
+
+    async def _follow(self, tx: Transaction, cursor: Cursor) -> bool:
+        feed = await scheduling.read_feed(tx, cursor)
+        if any(kind not in _QUIET for kind, _ in feed.others):
+            await self._load_tenants(tx)
+        else:
+            reported = [ref for kind, ref in feed.others if kind == "capacity"]
+            self._put_clusters(await scheduling.clusters(tx, reported) if reported else ())
+        for first, last in feed.submitted:
+            await self._take(tx, await scheduling.jobs_between(tx, first, last))
+        changed = []
+        for job_id, (version, is_over) in feed.jobs.items():
+            if version <= self._known_version(job_id):
+                continue
+            if is_over:
+                self._drop(job_id)
+            else:
+                changed.append(job_id)
+        if changed:
+            rows = await scheduling.jobs(tx, changed)
+            for job_id in set(changed) - {row.id for row in rows}:
+                self._drop(job_id)
+            await self._take(tx, rows)
+        if ("provisioning", 0) in feed.others:
+            await self._load_provisioning(tx)
+        # Behind the jobs: what a run that has gone from the view has cost is in what is read now.
+        if any(kind in ("spend", "policy") for kind, _ in feed.others):
+            await self._load_spending(tx)
+        self.cursor = feed.cursor
+        return feed.unsettled
+
+    async def _load_spending(self, tx: Transaction) -> None:
+        """What was spent by policies. What was spent on jobs that wait is read for those that have run by one before."""
+        policies = list(self.view.policies.values())
+        self.view.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
+        self._ran_before |= self.view.job_spent.keys()
+        await self._load_job_spending(tx)
+
+    async def _load_job_spending(self, tx: Transaction) -> None:
+        """Of jobs that have begun to wait again since, and of those for which something was spent."""
+        waiting = [job for job in self._ran_before if job in self.view.jobs]
+        self._ran_before = set()
+        found = await bursts.spent_on_jobs(tx, waiting) if waiting else {}
+        kept = {job: cost for job, cost in self.view.job_spent.items() if job in self.view.jobs}
+        self.view.job_spent = kept | found
+
+    async def _load_provisioning(self, tx: Transaction) -> None:
+        samples: dict[tuple[int, str], list[float | None]] = {}
+        for row in await runs.provisionings(tx, MOST_SAMPLES):
+            samples.setdefault((row.cluster_id, row.pool), []).append(row.seconds)
+        learnt: dict[tuple[int, str], Learnt] = {}
+        for (cluster_id, pool), found in samples.items():
+            with contained(Part.CLUSTER, f"pool {pool} of cluster {cluster_id}"):
+                learnt[cluster_id, pool] = learn(found)
+        self.view.set_provisioning(learnt)
+
+    def _known_version(self, job_id: int) -> int:
+        """The version of a job in the view; what was read or applied at this version need not be read again."""
+        waiting = self.view.jobs.get(job_id)
+        return waiting.version if waiting is not None else self.run_versions.get(job_id, 0)
+
+    def _drop(self, job_id: int) -> None:
+        self.view.drop_job(job_id)
+        self.run_versions.pop(job_id, None)
+        if self.quarantine.entries:
+            self.quarantine.release(Part.JOB, job_id)
+            self.quarantine.release(Part.RUN, job_id)
+
+    async def _load_tenants(self, tx: Transaction) -> None:
+        view = self.view
+        queues = {row.id: row for row in await tenants.stored_queues(tx)}
+        for gone in view.queues.keys() - queues.keys():
+            view.drop_queue(gone)
+        self._put_all(
+            Part.QUEUE,
+            queues.values(),
+            objects.queue_from,
+            view.put_queue,
+            lambda row, fault: from_specs.unreadable_queue(row.id, row.path, row.parent_id, fault),
+        )
+        self._put_all(
+            Part.PRIORITY_CLASS,
+            await tenants.stored_classes(tx),
+            objects.class_from,
+            view.put_class,
+            lambda row, fault: from_specs.unreadable_class(row.id, row.name, row.value, fault),
+        )
+        view.set_datasets(self._made(Part.DATASET, await datasets.stored_datasets(tx), objects.dataset_from))
+        roots = [row.path for row in queues.values() if row.parent_id is None]
+        view.set_policies(
+            self._made(
+                Part.BURST_POLICY,
+                await bursts.stored_policies(tx),
+                objects.policy_from,
+                lambda row, fault: from_specs.unreadable_policy(
+                    row.id, row.name, row.revision, objects.queues_named_in(row.spec) or roots, fault
+                ),
+            )
+        )
+        await self._load_provisioning(tx)
+        view.set_advance(self._made(Part.RESERVATION, await tenants.stored_reservations(tx), objects.reservation_from))
+        clusters = {row.id: row for row in await scheduling.clusters(tx)}
+        for gone in view.clusters.keys() - clusters.keys():
+            view.drop_cluster(gone)
+        self.quarantine.keep_only(Part.CLUSTER, clusters)
+        histories = await pricing.histories(tx)
+        self.tariffs = {key: history.tariffs[-1] for key, history in histories.known.items()}
+        self._unpriced = histories.unreadable
+        self._put_clusters(clusters.values())
+
+    def _put_clusters(self, rows: Iterable[Any]) -> None:
+        self._put_all(
+            Part.CLUSTER,
+            rows,
+            self._cluster_from,
+            lambda cluster: self.view.put_cluster(cluster, self.now),
+            lambda row, fault: from_specs.unreadable_cluster(row.id, row.name, ClusterKind(row.kind), fault),
+            lambda row: _fingerprint((row, self.tariffs.get(row.id), self._unpriced.get(row.id))),
+        )
+
+    def _cluster_from(self, row: Any) -> Any:
+        error = self._unpriced.get(row.id)
+        if error is not None:
+            raise error
+        return objects.cluster_from(row, self.tariffs.get(row.id, FREE))
+
+    def _made(
+        self,
+        part: Part,
+        rows: Sequence[Any],
+        make: Callable[[Any], _Made],
+        unreadable: Callable[[Any, str], _Made] | None = None,
+    ) -> list[_Made]:
+        """Make objects of all rows of a part; of those that cannot be read, ``unreadable`` makes what takes their place."""
+        out: list[_Made] = []
+        self._put_all(part, rows, make, out.append, unreadable)
+        return out
+
+    def _put_all(
+        self,
+        part: Part,
+        rows: Iterable[Any],
+        make: Callable[[Any], _Made],
+        put: Callable[[_Made], None],
+        unreadable: Callable[[Any, str], _Made] | None = None,
+        version_of: Callable[[Any], int] = _fingerprint,
+    ) -> None:
+        """Make an object of each row and put it into the view; quarantine those for which one of these fails."""
+        keys = []
+        for row in rows:
+            entry = self.quarantine.entries.get((part, row.id))
+            is_made = False
+            if entry is None or not entry.holds(version_of(row), self.clock):
+                try:
+                    made = make(row)
+                    is_made = True
+                    put(made)
+                    self.quarantine.release(part, row.id)
+                    continue
+                except Exception as error:  # noqa: BLE001 - the quarantine notes it
+                    entry = self.quarantine.add(part, row.id, _name_of(row), error, self.clock, version_of(row))
+            keys.append(row.id)
+            self._is_damaged = self._is_damaged or is_made
+            if unreadable is not None:
+                with contained(part, _name_of(row)):
+                    put(unreadable(row, entry.sentence))
+        if part is not Part.CLUSTER:  # of clusters, rows may be some only
+            self.quarantine.keep_only(part, keys)
+
+    async def _try_again(self, tx: Transaction) -> None:
+        """Read anew what is due of all that the view leaves out."""
+        due = self.quarantine.due(self.clock)
+        if due:
+            job_ids = sorted({entry.key for entry in due if entry.part is Part.JOB})
+            if job_ids:
+                rows = await scheduling.jobs(tx, job_ids)
+                for gone in set(job_ids) - {row.id for row in rows}:
+                    self._drop(gone)
+                await self._take(tx, rows)
+            shape_ids = sorted({entry.key for entry in due if entry.part is Part.SHAPE})
+            if shape_ids:
+                self._put_shapes(await scheduling.shapes(tx, shape_ids))
+            for entry in due:
+                if entry.part is Part.RUN:
+                    self.quarantine.release(Part.RUN, entry.key)
+            if any(entry.part not in (Part.JOB, Part.SHAPE, Part.RUN) for entry in due):
+                await self._load_tenants(tx)
+        self.view.spared = frozenset(key for part, key in self.quarantine.entries if part is Part.RUN)
+
+    async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
+        if new_shapes:
+            self._put_shapes(await scheduling.shapes(tx, sorted(new_shapes)))
+        for row in rows:
+            self._put(row)
+            if row.attempt and row.state == JobState.QUEUED:
+                self._ran_before.add(row.id)
+        if self.cursor is not None and self._ran_before:
+            await self._load_job_spending(tx)
+
+    def _put_shapes(self, rows: Sequence[Any]) -> None:
+        for row in rows:
+            before = self.view.shapes.get(row.id)
+            try:
+                shape = shape_from(row.body)
+                self.quarantine.release(Part.SHAPE, row.id)
+            except Exception as error:  # noqa: BLE001 - the quarantine notes it
+                entry = self.quarantine.add(Part.SHAPE, row.id, str(row.id), error, self.clock)
+                shape = from_specs.unreadable_shape(row.body, entry.sentence)
+            self.view.put_shape(row.id, shape)
+            # What its runs count for was worked out by the one before.
+            self._is_damaged = self._is_damaged or (before is not None and before != shape)
+
+    def _put(self, row: Any) -> None:
+        """Put a job where it belongs in the view; one for which that fails waits in quarantine."""
+        self.run_versions.pop(row.id, None)
+        quarantine = self.quarantine
+        if quarantine.entries and quarantine.holds(Part.JOB, row.id, row.version, self.clock):
+            self.view.drop_job(row.id)
+            return
+        is_made = False
+        try:
+            if row.cluster_id is not None:
+                run = objects.run_from(row, self.view)
+                is_made = True
+                self.run_versions[row.id] = row.version
+                self.view.put_run(run)
+            elif row.state == JobState.QUEUED:
+                job = objects.waiting_from(row)
+                is_made = True
+                self.view.put_waiting(job)
+            else:
+                is_made = True
+                self.view.drop_job(row.id)
+            if quarantine.entries:
+                quarantine.release(Part.JOB, row.id)
+        except Exception as error:  # noqa: BLE001 - the quarantine notes it
+            self.set_aside(row.id, row.version, row.name, error)
+            self._is_damaged = self._is_damaged or is_made
+
+    def set_aside(self, job_id: int, version: int, name: str, error: Exception) -> None:
+        """Leave a job out of the view until it changes or is tried again."""
+        self.quarantine.add(Part.JOB, job_id, id_of_job(name, job_id), error, self.clock, version)
+        self.run_versions.pop(job_id, None)
+        try:
+            self.view.drop_job(job_id)
+        except Exception:  # noqa: BLE001 - it follows from the error that was noted
+            self._is_damaged = True
+
+    def close_cluster(self, cluster_id: int, error: Exception) -> None:
+        """Send nothing to a cluster until its agent reports again, or for a while."""
+        cluster = self.view.clusters.get(cluster_id)
+        if cluster is not None:
+            entry = self.quarantine.add(Part.CLUSTER, cluster_id, cluster.name, error, self.clock, _NEVER)
+            if not cluster.fault:
+                self.view.put_cluster(replace(cluster, report=None, fault=entry.sentence), self.now)
+
+    def note_faults(self, plan: Plan) -> None:
+        """Tell of the unexpected errors of a decision, and leave out for a while what is to blame."""
+        for fault in plan.faults:
+            part = Part(fault.kind)
+            if part is Part.CLUSTER:
+                self.close_cluster(fault.key, fault.error)
+            elif part is Part.RESERVATION:
+                self.quarantine.add(part, fault.key, fault.name, fault.error, self.clock, _NEVER)
+            elif part is Part.RUN:
+                self.spare(fault.key, fault.error)
+            else:
+                note(part, fault.name, fault.error)
+
+    def note_unwritten(self, unwritten: Sequence[Unwritten], applied: Applied, plan: Plan) -> None:
+        """Leave out for a while what could not be written: the job, the runs that had to end for it, or its cluster."""
+        started = {start.cluster_id for start in plan.starts if start.job.id in applied.jobs}
+        by_cluster = Counter(one.decision.cluster_id for one in unwritten if isinstance(one.decision, Start))
+        closed = {cluster for cluster, many in by_cluster.items() if many >= _MANY_STARTS and cluster not in started}
+        for decision, error in unwritten:
+            if isinstance(decision, Start) and decision.cluster_id in closed:
+                closed.discard(decision.cluster_id)
+                self.close_cluster(decision.cluster_id, error)
+            elif isinstance(decision, Start) and self.view.clusters[decision.cluster_id].fault:
+                continue
+            elif isinstance(decision, Start) and decision.evicts and decision.job.id not in self._blamed:
+                # Which of them is to blame is not known: at first others are looked for that give way.
+                self._blamed.add(decision.job.id)
+                for one in decision.evicts:
+                    self.spare(one.job_id, error)
+            elif isinstance(decision, Start | Hold):
+                self._blamed.discard(decision.job.id)
+                self.set_aside(decision.job.id, decision.job.version, decision.job.name, error)
+            elif isinstance(decision, Eviction | Growth):
+                self.spare(decision.job_id, error)
+            else:
+                note(Part.REASON, str(tuple(decision.key)), error)
+
+    def spare(self, job_id: int, error: Exception) -> None:
+        """Neither end nor resize the run of a job for a while."""
+        self.quarantine.add(Part.RUN, job_id, f"of job {job_id}", error, self.clock)
+        self.view.spared |= {job_id}
+
+    def note_applied(self, plan: Plan, applied: Applied) -> None:
+        """Count what was just applied at once, without waiting for it to come back by the feed."""
+        started = [start for start in plan.starts if start.job.id in applied.jobs]
+        self.run_versions |= {start.job.id: start.job.version + 1 for start in started}
+        self.view.put_runs(runs_of(started, applied.at))
+        for job_id in applied.ending & self.view.runs.keys():
+            self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
+        for one in applied.shrunk:
+            run = self.view.runs.get(one.job_id)
+            if run is not None and one.sizes is not None:
+                self.view.put_run(shrinking(run, one.sizes, applied.at))
+        for growth in applied.grown:
+            run = self.view.runs.get(growth.job_id)
+            if run is not None:
+                self.view.put_run(grown(run, growth, applied.at))
+        for hold in plan.holds:
+            if hold.job.id in applied.jobs:
+                self.view.drop_job(hold.job.id)
+
+
+def _name_of(row: Any) -> str:
+    return str(getattr(row, "name", None) or row.path)
+
+
+async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:
+    """By queue: in what guarantees go beyond what the clusters have. ``rows`` are all queues."""
+    view = SchedulerState()
+    for row in rows:
+        view.put_queue(queue_of(row.id, row.parent_id, row.spec))
+    if not any(one.guaranteed for queue in view.queues.values() for one in queue.quotas.values()):
+        return {}
+    for stored in await scheduling.clusters(tx):
+        with contained(Part.CLUSTER, stored.name):
+            view.put_cluster(objects.cluster_from(stored))
+    rooms = ClusterIndex(view)
+    total: Amounts = {}
+    for one in view.clusters.values():
+        for line, amount in rooms.capacity(one).items():
+            total[line] = total.get(line, 0) + amount
+    return quota.overpromised(view, total)

@@ -1,0 +1,203 @@
+"""Group commit of small submissions: those that come while one transaction is under way share the next one.
+
+A transaction of one job costs a dozen statements and a flush of Postgres's log, whichever number of jobs it stores. An api that is
+called by many people at once therefore stores what has come as one group. Whatever is out of the ordinary leaves the group and is
+done by itself: a repeated idempotency key, or a submission among several whose group could not be stored.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+
+import orjson
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster_dispatcher.services.auditing import jobs_of
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submit import Submission, Submitted, submit
+from trainmaster_dispatcher.store import keys
+from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
+from trainmaster_dispatcher.store.keys import AuditLine, Claim
+
+CREATED = 201
+_SMALL = 100
+"""Most jobs of a submission that joins a group."""
+_MOST_JOBS = 1_000
+"""Most jobs of a group."""
+_MOST_WAITING = 2_000
+_PATIENCE_SECONDS = 0.02
+"""After which a group no longer waits for the one before it, which may be held up by a queue that it does not need."""
+_MOST_GROUPS = 4
+"""Transactions under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A submission with what its request brought along."""
+
+    submission: Submission
+    claim: Claim | None
+    body_hash: bytes
+    request_id: str
+    address: str = ""
+    """Of the client."""
+
+    @property
+    def jobs(self) -> int:
+        return len(self.submission.prepared)
+
+
+class ByItselfError(Exception):
+    """This submission has to be stored in a transaction of its own."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    asked: Asked
+    answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Intake:
+    """The groups of one process. For use within one event loop."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._waiting: deque[_Waiting] = deque()
+        self._groups: set[asyncio.Task[None]] = set()
+        self._claims: set[Claim] = set()
+        """Idempotency keys of submissions that wait or are being stored: no two with one key are in a group."""
+        self._look: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def takes(asked: Asked) -> bool:
+        """Whether a submission is one for a group."""
+        return asked.submission.prepared.parameters is None and asked.jobs <= _SMALL
+
+    async def submit(self, asked: Asked) -> bytes:
+        """Store a submission with others: the body of its answer, once it is committed.
+
+        Raises ProblemError when it may not be stored, and ByItselfError when it has to be stored alone.
+        """
+        if len(self._waiting) >= _MOST_WAITING:
+            raise ProblemError(Code.TOO_BUSY, "many submissions wait to be stored already", retry_after=1.0)
+        waiting, claim = _Waiting(asked), asked.claim
+        if claim is not None:
+            if claim in self._claims:
+                raise ByItselfError  # a group would have to wait for the first one with this key
+            self._claims.add(claim)
+            waiting.answer.add_done_callback(lambda _: self._claims.discard(claim))
+        self._waiting.append(waiting)
+        self._start(at_once=not self._groups)
+        return await waiting.answer
+
+    async def close(self) -> None:
+        """Let what is under way end; what has not begun is refused."""
+        if self._look is not None:
+            self._look.cancel()
+        for waiting in self._waiting:
+            _settle(waiting, ProblemError(Code.TOO_BUSY, "this process ends; try again", retry_after=1.0))
+        self._waiting.clear()
+        await asyncio.gather(*self._groups, return_exceptions=True)
+
+    def _start(self, *, at_once: bool) -> None:
+        """Start the next group, now or when patience ends."""
+        if at_once and len(self._groups) < _MOST_GROUPS and (asked := self._next()):
+            # A group is of many requests, so its log lines carry the id of none.
+            group = asyncio.create_task(self._store(asked), name="submissions", context=Context())
+            self._groups.add(group)
+            group.add_done_callback(self._ended)
+        if self._waiting and self._look is None and len(self._groups) < _MOST_GROUPS:
+            self._look = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._look = None
+        self._start(at_once=True)
+
+    def _ended(self, group: "asyncio.Task[None]") -> None:
+        self._groups.discard(group)
+        self._start(at_once=True)
+
+    def _next(self) -> list[_Waiting]:
+        """The next group. Requests that were given up are left out: one may have come again with its key."""
+        group: list[_Waiting] = []
+        jobs = 0
+        while self._waiting and jobs + self._waiting[0].asked.jobs <= _MOST_JOBS:
+            waiting = self._waiting.popleft()
+            if not waiting.answer.done():
+                jobs += waiting.asked.jobs
+                group.append(waiting)
+        return group
+
+    async def _store(self, group: list[_Waiting]) -> None:
+        try:
+            async with self._stores.database.transaction() as tx:
+                outcomes = await store_group(tx, self._stores, [waiting.asked for waiting in group])
+        except StoreAwayError as error:
+            outcomes = [_like(error) for _ in group]
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is told
+            # One that Postgres refuses must not take the others with it. Alone, each meets its own error.
+            outcomes = [ByItselfError() for _ in group] if len(group) > 1 else [error]
+        except BaseException:
+            for waiting in group:
+                waiting.answer.cancel()
+            raise
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            _settle(waiting, outcome)
+
+
+def _like(error: StoreAwayError) -> StoreAwayError:
+    """The same error for another request, with its cause, which the log tells."""
+    other = StoreAwayError(error.detail)
+    other.__cause__ = error.__cause__
+    return other
+
+
+def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
+    if waiting.answer.done():
+        return  # its request was given up
+    if isinstance(outcome, Exception):
+        waiting.answer.set_exception(outcome)
+    else:
+        waiting.answer.set_result(outcome)
+
+
+async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -> list[bytes | Exception]:
+    """Store submissions with their audit rows and idempotency keys: of each, the body of its answer, or why it has none."""
+    outcomes: list[bytes | Exception] = [ByItselfError() for _ in group]
+    places = await _unrepeated(tx, group)
+    if not places:
+        return outcomes
+    stored = await submit(tx, stores, [group[place].submission for place in places], waits=False)
+    made: list[AuditLine] = []
+    answers: dict[Claim, tuple[int, bytes]] = {}
+    given_back: list[Claim] = []
+    for place, outcome in zip(places, stored, strict=True):
+        asked = group[place]
+        if isinstance(outcome, Submitted):
+            body = outcomes[place] = orjson.dumps(asked.submission.prepared.answer(outcome.ids))
+            caller, target, details = asked.submission.caller, f"{asked.jobs} jobs", jobs_of(outcome.ids)
+            line = AuditLine(caller.key_id, caller.name, "submit", target, asked.request_id, asked.address, details)
+            made.append(line)
+            if asked.claim is not None:
+                answers[asked.claim] = CREATED, body
+        else:
+            if isinstance(outcome, ProblemError):
+                outcomes[place] = outcome
+            if asked.claim is not None:
+                given_back.append(asked.claim)
+    if made:
+        await keys.note_lines(tx, made)
+    if answers:
+        await keys.keep_answers(tx, answers)
+    if given_back:
+        await keys.drop_claims(tx, given_back)
+    return outcomes
+
+
+async def _unrepeated(tx: Transaction, group: Sequence[Asked]) -> list[int]:
+    """Places in the group of those without an idempotency key or with one that was never used, which is now taken."""
+    claims = {asked.claim: asked.body_hash for asked in group if asked.claim is not None}
+    unused = await keys.claim_unused(tx, claims) if claims else set()
+    return [place for place, asked in enumerate(group) if asked.claim is None or asked.claim in unused]

@@ -1,0 +1,310 @@
+"""Steering jobs: cancel, suspend, resume, retry and change, one or many at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from trainmaster.protocol.base import Name40, QueuePath, Strict, bounded
+from trainmaster.protocol.durations import Duration, parse_duration
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import BadIdError, job_id, parse_job_id
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, LabelKey, LabelValue
+from trainmaster.protocol.states import JobState, Wish
+from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
+from trainmaster_dispatcher.domain.priority_classes import not_allowed
+from trainmaster_dispatcher.services.auditing import MOST_IDS
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submit import classes_of
+from trainmaster_dispatcher.store import jobs as store
+from trainmaster_dispatcher.store import runs, scheduling, tenants
+from trainmaster_dispatcher.store.database import Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+BATCH = 1000
+
+
+class Action(StrEnum):
+    """What can be done to jobs, with the machine's function."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    RETRY = "retry"
+
+    @property
+    def change(self) -> Callable[[job_machine.Job], job_machine.Job]:
+        return {
+            Action.CANCEL: job_machine.cancel,
+            Action.SUSPEND: job_machine.suspend,
+            Action.RESUME: job_machine.resume,
+            Action.RETRY: job_machine.retry,
+        }[self]
+
+
+def _short_enough(value: str) -> str:
+    if parse_duration(value) > LONGEST_STOP_GRACE:
+        raise ValueError("is at most 10m")
+    return value
+
+
+class JobPatch(Strict):
+    """What may be changed of a job that waits."""
+
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority_class: Name40 | None = None
+
+
+class BulkFilter(Strict):
+    """Which jobs a bulk action means; all conditions must hold, and there must be one."""
+
+    queue: QueuePath | None = None
+    states: Annotated[tuple[Annotated[str, StringConstraints(max_length=40)], ...], bounded(40)] = ()
+    name: Annotated[str, StringConstraints(max_length=100)] | None = None
+    priority_class: Name40 | None = None
+    labels: Annotated[dict[LabelKey, LabelValue], bounded(20)] = Field(default_factory=dict)
+    cluster: Name40 | None = None
+
+
+Grace = Annotated[Duration, AfterValidator(_short_enough)]
+
+
+class CancelSpec(Strict):
+    """How jobs are cancelled."""
+
+    grace: Grace | None = None
+    """The most that members may take to end, where their specification says more; of a stop that is under way, too."""
+
+
+class BulkRequest(Strict):
+    filter: BulkFilter
+    grace: Grace | None = None
+    """For cancel alone, as in ``CancelSpec``."""
+    dry_run: bool = False
+    patch: JobPatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """How many jobs matched and how many were changed; the others were not in a state for it."""
+
+    matched: int
+    changed: int
+    ids: Sequence[str] = ()
+    """The first of those that were changed."""
+
+
+async def find_key(tx: Transaction, caller: Caller, text: str) -> int:
+    """The key of the job with this id. Raises ProblemError when there is none that the caller may see."""
+    try:
+        name, key = parse_job_id(text)
+    except BadIdError as error:
+        raise ProblemError(Code.BAD_ID, str(error)) from error
+    row = await store.view(tx, key)
+    if row is None or row.name != name or not caller.may_use(row.queue):
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    return key
+
+
+async def act(
+    tx: Transaction, stores: Stores, caller: Caller, text: str, action: Action, grace: float | None = None
+) -> store.Transition | None:
+    """Do it to one job; what changed, if anything did. Raises ProblemError WRONG_STATE when the job cannot take it.
+
+    ``grace``: for a cancel, the most seconds that members may take to end.
+    """
+    key = await find_key(tx, caller, text)
+    return next(iter(await _act_on(tx, stores, caller, [key], action, grace, strict=True)), None)
+
+
+async def patch(
+    tx: Transaction, stores: Stores, caller: Caller, text: str, change: JobPatch
+) -> store.Transition | None:
+    """Change one waiting job; what changed, if anything did."""
+    key = await find_key(tx, caller, text)
+    return next(iter(await _patch_all(tx, stores, caller, [key], change, strict=True)), None)
+
+
+def told(job: job_machine.Job) -> dict[str, Any]:
+    """Return what the audit says of a job's state."""
+    found = {"state": job.state, "wish": job.wish, "holdCause": job.hold_cause}
+    return {name: value.value for name, value in found.items() if value is not None}
+
+
+async def bulk(stores: Stores, caller: Caller, request: BulkRequest, action: Action | None) -> BulkResult:
+    """Do it to every job that matches, in batches of one transaction each; ``action`` None means ``request.patch``."""
+    async with stores.database.transaction() as tx:
+        wanted = await to_filter(tx, caller, request.filter)
+        matched = await store.count_matching(tx, wanted)
+    if request.dry_run:
+        return BulkResult(matched, 0)
+    ids: list[str] = []
+    grace = None if request.grace is None else parse_duration(request.grace)
+    changed, after, batch = 0, 0, BATCH
+    while batch == BATCH:
+        async with stores.database.transaction() as tx:
+            keys = await store.matching(tx, wanted, after, BATCH)
+            batch = len(keys)
+            if not keys:
+                break
+            after = keys[-1]
+            if action is not None:
+                done = await _act_on(tx, stores, caller, keys, action, grace, strict=False)
+            elif request.patch is not None:
+                done = await _patch_all(tx, stores, caller, keys, request.patch, strict=False)
+            else:
+                done = []
+            changed += len(done)
+            ids += [job_id(one.record.name, one.record.id) for one in done[: MOST_IDS - len(ids)]]
+    return BulkResult(matched, changed, ids)
+
+
+async def to_filter(tx: Transaction, caller: Caller, wanted: BulkFilter) -> store.Filter:
+    """The store's filter, narrowed to what the caller may see. Raises ProblemError for names that do not exist."""
+    if wanted == BulkFilter():
+        raise ProblemError(Code.INVALID_PARAMETER, "the filter is empty; name at least one condition")
+    queue_ids: tuple[int, ...] | None = None
+    if wanted.queue is not None:
+        queue_ids = tuple(await tenants.queue_ids_below(tx, [wanted.queue]))
+    if not caller.is_admin:
+        own = set(await tenants.queue_ids_below(tx, caller.queues))
+        queue_ids = tuple(sorted(own if queue_ids is None else own & set(queue_ids)))
+    if wanted.queue is not None and not queue_ids:
+        raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {wanted.queue!r}")
+    class_id = await class_id_of(tx, wanted.priority_class) if wanted.priority_class else None
+    known = {state.value for state in JobState} | {"cancelling", "suspending"}
+    wrong = sorted(set(wanted.states) - known)
+    if wrong:
+        raise ProblemError(
+            Code.INVALID_PARAMETER, f"there is no job state {wrong[0]!r}; there are: {', '.join(sorted(known))}"
+        )
+    return store.Filter(queue_ids, wanted.states, wanted.name, class_id, dict(wanted.labels), wanted.cluster)
+
+
+async def _refused_queues(tx: Transaction, name: str) -> dict[int, ProblemError]:
+    """Return the queues whose jobs users may not give this priority class, each with the error that says so."""
+    classes, every = await tenants.classes(tx), await tenants.queues(tx)
+    by_path = {row.spec.path: row for row in every}
+    allowed = {row.id: (row.spec.path, classes_of(row.spec.path, by_path, classes)) for row in every if row.is_leaf}
+    return {key: not_allowed(name, path, names) for key, (path, names) in allowed.items() if name not in names}
+
+
+async def class_id_of(tx: Transaction, name: str) -> int:
+    classes = {row.spec.name: row.id for row in await tenants.classes(tx)}
+    if name not in classes:
+        raise ProblemError(
+            Code.UNKNOWN_PRIORITY_CLASS, f"there is no priority class {name!r}; there are: {', '.join(sorted(classes))}"
+        )
+    return classes[name]
+
+
+async def _act_on(
+    tx: Transaction,
+    stores: Stores,
+    caller: Caller,
+    keys: Sequence[int],
+    action: Action,
+    grace: float | None,
+    *,
+    strict: bool,
+) -> list[store.Transition]:
+    records = await store.lock(tx, keys)
+    live = await runs.lock_live(tx, [key for key, record in records.items() if record.job.state.has_live_run])
+    transitions: list[store.Transition] = []
+    changes: list[tuple[runs.RunRecord, run_machine.Run]] = []
+    for key, record in records.items():
+        try:
+            after = action.change(record.job)
+        except ProblemError:
+            if strict:
+                raise
+            continue
+        run = live.get(key)
+        # A stop that is under way may be made shorter; nothing makes one longer.
+        hastens = grace is not None and run is not None and after.wish is Wish.CANCEL and run.run.stop_cause is not None
+        if after == record.job and not hastens:
+            continue
+        if run is not None and hastens and (stopped := lifecycle.stop_for(after, run.run)) == run.run:
+            changes.append((run, run_machine.hasten(run.run)))
+        elif run is not None and (stopped := lifecycle.stop_for(after, run.run)) != run.run:
+            changes.append((run, stopped))
+        transitions.append(
+            store.Transition(
+                record,
+                after,
+                kind=action.value,
+                states=(after.wish.value if after.wish else after.state.value,),
+                attempt=run.ref.attempt if run else None,
+                cluster_id=run.cluster_id if run else None,
+                actor=caller.name,
+            )
+        )
+    await store.write(tx, transitions)
+    if action is Action.RESUME:
+        await scheduling.drop_cool_downs(tx, [t.record.id for t in transitions])
+    touched = {record.cluster_id for record, _ in changes}
+    versions = await runs.raise_desired(tx, touched)
+    await runs.write(
+        tx,
+        [
+            runs.RunChange(record.ref, run, desired_version=versions[record.cluster_id], stop_grace=grace)
+            for record, run in changes
+        ],
+    )
+
+    async def wake() -> None:
+        stores.jobs_changed([t.record.id for t in transitions], touched)
+
+    tx.after_commit(wake)
+    return transitions
+
+
+async def _patch_all(
+    tx: Transaction, stores: Stores, caller: Caller, keys: Sequence[int], change: JobPatch, *, strict: bool
+) -> list[store.Transition]:
+    class_id = await class_id_of(tx, change.priority_class) if change.priority_class else None
+    if class_id is not None and not await tenants.hold_classes(tx, [class_id]):
+        raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"priority class {change.priority_class!r} was just removed")
+    refused: dict[int, ProblemError] = {}
+    if change.priority_class is not None and not caller.is_admin:
+        refused = await _refused_queues(tx, change.priority_class)
+    records = await store.lock(tx, keys)
+    if records and all(record.queue_id in refused for record in records.values()):
+        raise refused[next(iter(records.values())).queue_id]
+    transitions = []
+    for record in records.values():
+        if record.queue_id in refused:
+            continue
+        if record.job.state not in (JobState.QUEUED, JobState.HELD):
+            if strict:
+                raise ProblemError(
+                    Code.WRONG_STATE, f"the job is {record.job.state}; only a queued or held job can be changed"
+                )
+            continue
+        details: dict[str, Any] = {}
+        if change.priority is not None and change.priority != record.priority:
+            details["priority"] = [record.priority, change.priority]
+        if class_id is not None and class_id != record.class_id:
+            details["priorityClass"] = change.priority_class
+        if details:
+            transitions.append(
+                store.Transition(
+                    record,
+                    record.job,
+                    kind="changed",
+                    states=(record.job.state.value,),
+                    actor=caller.name,
+                    details=details,
+                    priority=change.priority,
+                    class_id=class_id,
+                )
+            )
+    await store.write(tx, transitions)
+
+    async def wake() -> None:
+        stores.jobs_changed([t.record.id for t in transitions])
+
+    tx.after_commit(wake)
+    return transitions

@@ -1,0 +1,408 @@
+"""Reading: jobs, events, reasons, queues and clusters as people see them."""
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.protocol.agent import CapacityReport
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.ids import job_id, run_id
+from trainmaster.protocol.parameters import substitute
+from trainmaster.protocol.quantities import format_quantity
+from trainmaster.protocol.reasons import Reason, Token
+from trainmaster.protocol.states import ClusterKind, HoldCause, JobState, RunState
+from trainmaster.protocol.sync_parts import read_capacity
+from trainmaster.protocol.tenants import ClusterSpec, EventView, JobView, RunView
+from trainmaster_dispatcher.containment import Part, note
+from trainmaster_dispatcher.domain.recovery import closed_by_recovery
+from trainmaster_dispatcher.services.feed_follower import overpromised
+from trainmaster_dispatcher.services.job_actions import BulkFilter, find_key, to_filter
+from trainmaster_dispatcher.store import jobs as store
+from trainmaster_dispatcher.store import keys, outbox, runs, scheduling, tenants
+from trainmaster_dispatcher.store.database import Row, Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+MOST_PER_PAGE = 1000
+_LONGEST_CURSOR = 64
+_VIEWS_PER_SLICE = 25
+
+
+def read_cursor(text: str | None) -> int | None:
+    """The key in a cursor. Raises ProblemError BAD_CURSOR."""
+    if text is None:
+        return None
+    try:
+        if len(text) > _LONGEST_CURSOR:
+            raise ValueError(f"{len(text)} characters")
+        head, _, digits = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)).decode().partition(":")
+        key = int(digits)
+        if head != "before" or not 0 <= key < 2**63:
+            raise ValueError(head)
+        return key
+    except ValueError as error:
+        raise ProblemError(Code.BAD_CURSOR, "the cursor is not one that this API gave out") from error
+
+
+def make_cursor(key: int) -> str:
+    return urlsafe_b64encode(f"before:{key}".encode()).decode().rstrip("=")
+
+
+def job_view(row: Row[Any], *, spec: dict[str, Any] | None = None, attempts: Sequence[RunView] = ()) -> JobView:
+    return JobView(
+        id=job_id(row.name, row.id),
+        name=row.name,
+        queue=row.queue,
+        priority_class=row.priority_class,
+        priority=row.priority,
+        state=JobState(row.state),
+        shown_state=row.wish or row.state,
+        hold_cause=None if row.hold_cause is None else HoldCause(row.hold_cause),
+        hold_until=row.hold_until,
+        message=row.message,
+        attempt=row.attempt,
+        retries_used=row.retries_used,
+        version=row.version,
+        cluster=row.cluster,
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        submitted_by=row.submitted_by or "",
+        labels=row.labels or {},
+        parameters=row.parameters,
+        spec=spec if spec is None or row.parameters is None else substitute(spec, row.parameters),
+        runs=list(attempts),
+    )
+
+
+async def list_jobs(
+    tx: Transaction, caller: Caller, wanted: BulkFilter | None, cursor: str | None, limit: int
+) -> dict[str, Any]:
+    """A page of jobs, newest first, and the cursor of the next one."""
+    before = read_cursor(cursor)
+    if wanted is not None and wanted != BulkFilter():
+        found = await to_filter(tx, caller, wanted)
+    elif caller.is_admin:
+        found = store.Filter()
+    else:
+        found = store.Filter(tuple(await tenants.queue_ids_below(tx, caller.queues)))
+    rows = await store.page(tx, found, before, limit + 1)
+    page = rows[:limit]
+    views = []
+    for number, row in enumerate(page, 1):
+        views.append(_dump(job_view(row)))
+        if number % _VIEWS_PER_SLICE == 0:
+            await asyncio.sleep(0)  # other calls come between: a thousand views take a tenth of a second
+    return {
+        "jobs": views,
+        "next": make_cursor(page[-1].id) if len(rows) > limit else None,
+    }
+
+
+def _dump(model: Any) -> dict[str, Any]:
+    data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for key in ("runs", "labels", "members", "scores", "placement", "message", "states", "details", "whyHere"):
+        if key in data and not data[key]:
+            del data[key]
+    return data
+
+
+async def show_job(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """One job with its specification and all its runs."""
+    key = await find_key(tx, caller, text)
+    row = await store.view(tx, key)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    spec = (await store.specs(tx, [row.spec_id])).get(row.spec_id, {})
+    attempts = [_run_view(text, run) for run in await runs.of_job(tx, key)]
+    data = _dump(job_view(row, spec=spec))
+    data["runs"] = [_dump(run) for run in attempts]
+    if row.notifies and (given_up := await outbox.dead_of_job(tx, key)):
+        data["undelivered"] = given_up
+    return data
+
+
+def _run_view(job: str, row: Row[Any]) -> RunView:
+    result: Mapping[str, Any] = row.result or {}
+    end = result.get("end") or {}
+    return RunView(
+        id=run_id(job, row.attempt),
+        attempt=row.attempt,
+        cluster=row.cluster,
+        state=RunState(row.state),
+        message=result.get("message") or end.get("message") or "",
+        category=end.get("category"),
+        exit_code=end.get("exitCode"),
+        signal=end.get("signal"),
+        why_here=row.decision.get("why", ""),
+        scores={"table": row.decision.get("table", [])},
+        leased_at=row.leased_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        members=list(result.get("members", ())),
+        placement=row.placement or {},
+        burst=_burst_told(row.decision.get("burst")),
+    )
+
+
+def _burst_told(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is told of a run by a policy; how its members are bound is between the dispatcher and the agent."""
+    return None if kept is None else {key: value for key, value in kept.items() if key != "binding"}
+
+
+def event_view(row: Row[Any]) -> dict[str, Any]:
+    return _dump(
+        EventView(
+            seq=row.seq,
+            at=row.at,
+            kind=row.kind,
+            states=list(row.states),
+            attempt=row.attempt,
+            cluster=row.cluster,
+            actor=row.actor,
+            message=row.message,
+            details=row.details or {},
+        )
+    )
+
+
+async def why(tx: Transaction, caller: Caller, text: str) -> dict[str, Any]:
+    """Why a job is where it is, with the verdict on each cluster and how old that is."""
+    key = await find_key(tx, caller, text)
+    row = await store.view(tx, key)
+    if row is None:
+        raise ProblemError(Code.NOT_FOUND, f"there is no job {text!r}")
+    reason = await _reason(tx, row)
+    data = reason.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"job": text, "state": row.wish or row.state, **data}
+
+
+async def _reason(tx: Transaction, row: Row[Any]) -> Reason:
+    if row.state == JobState.HELD:
+        return _held_reason(row)
+    if row.state != JobState.QUEUED:
+        return _with_wait(_running_reason(row, await runs.of_job(tx, row.id)), await store.last_wait(tx, row.id))
+    return _after_a_run(row, await _waiting_reason(tx, row))
+
+
+def _with_wait(reason: Reason, waited: dict[str, Any] | None) -> Reason:
+    """What a job waited for before it was last sent to a cluster is told for as long as its events are kept."""
+    if waited is None:
+        return reason
+    return reason.model_copy(update={"details": reason.details | {"waitedFor": waited}})
+
+
+def _after_a_run(row: Row[Any], reason: Reason) -> Reason:
+    """A job that has run before is told how that ended as well."""
+    if not row.attempt or not row.message:
+        return reason
+    update = {
+        "sentence": f"{reason.sentence} Its last run: {row.message}.",
+        "details": reason.details | {"lastRun": row.message},
+    }
+    return reason.model_copy(update=update)
+
+
+async def _waiting_reason(tx: Transaction, row: Row[Any]) -> Reason:
+    found = await scheduling.reason_of(tx, row.queue_id, row.class_id, row.shape_id, row.id)
+    if found is None or (row.submitted_at > found.at and found.reason["tier"] == "not looked at yet"):
+        return _reason_of(Token.NOT_LOOKED_AT, "No scheduling cycle has looked at it yet.")
+    reason = Reason.model_validate(found.reason | {"cycle": found.cycle, "at": found.at})
+    return _told_to(job_id(row.name, row.id), reason)
+
+
+def _told_to(job: str, reason: Reason) -> Reason:
+    """What a class's reason says to one of its jobs: that room is kept for the first one, only that one is told."""
+    details = dict(reason.details)
+    first = details.pop("first", None)
+    if first is None:
+        return reason
+    if first["job"] != job:
+        return reason.model_copy(update={"details": details})
+    details |= {"expectedCluster": first["cluster"]}
+    if "notAfter" in first:
+        details["expectedStart"] = {"notAfter": first["notAfter"], "assuming": "runs keep to their time limits"}
+    return reason.model_copy(update={"details": details, "sentence": f"{reason.sentence} {first['sentence']}"})
+
+
+def _reason_of(token: Token, sentence: str, advice: str = "", **details: Any) -> Reason:
+    return Reason(token=token, tier=token.tier, sentence=sentence, advice=advice, details=details)
+
+
+_HELD = {
+    HoldCause.USER: (Token.HELD_BY_USER, "It is held by a person.", "Release it with: trainmaster resume ID"),
+    HoldCause.SUSPENDED: (
+        Token.SUSPENDED,
+        "It was suspended while it ran.",
+        "Let it go on with: trainmaster resume ID",
+    ),
+    HoldCause.BACK_OFF: (Token.BACKING_OFF, "Its last run failed and it waits before the next try.", ""),
+    HoldCause.START_TIME: (Token.START_TIME, "Its start time has not come.", ""),
+    HoldCause.DEPENDENCY: (Token.DEPENDENCY, "A job that it depends on has not ended.", ""),
+    HoldCause.QUEUE_HELD: (Token.QUEUE_HELD, "Its queue is held.", "An admin can release the queue."),
+    HoldCause.UNPLACEABLE: (
+        Token.UNPLACEABLE,
+        "The clusters it was sent to could not place it.",
+        "Change the job, or look at the clusters, then: trainmaster resume ID",
+    ),
+}
+
+
+def _held_reason(row: Row[Any]) -> Reason:
+    token, sentence, advice = _HELD[HoldCause(row.hold_cause)]
+    if row.message:
+        sentence = f"{sentence[:-1]}: {row.message}."
+    details = {"until": row.hold_until.isoformat()} if row.hold_until is not None else {}
+    return _reason_of(token, sentence, advice.replace("ID", job_id(row.name, row.id)), **details)
+
+
+def _running_reason(row: Row[Any], attempts: Sequence[Row[Any]]) -> Reason:
+    if JobState(row.state).is_terminal:
+        ended = "was cancelled" if row.state == JobState.CANCELLED else f"has {row.state}"
+        told = f": {row.message}" if row.message and row.message != row.state else ""
+        return _reason_of(Token.ENDED, f"It {ended}{told}.")
+    last = attempts[-1] if attempts else None
+    where = f" on {last.cluster}" if last is not None else ""
+    chosen = f"; {last.decision.get('why', '')}" if last is not None else ""
+    if row.message and row.wish is None:
+        chosen = f"; it is being stopped: {row.message}"
+    said = str((last.result or {}).get("message") or "") if last is not None and last.ended_at is None else ""
+    added = f" Its cluster says: {said}." if said else ""
+    details = {"clusterSays": said} if said else {}
+    if row.state == JobState.RUNNING:
+        return _reason_of(Token.RUNNING, f"It runs{where}{chosen}.{added}", **details)
+    heard = (
+        "its agent has it and starts the members"
+        if last is not None and last.known
+        else "the cluster's agent has not taken it yet"
+    )
+    return _reason_of(Token.BEING_PLACED, f"It was sent to a cluster{where}: {heard}{chosen}.{added}", **details)
+
+
+async def list_queues(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Queues that the caller may see, with their jobs by state."""
+    every = await tenants.queues(tx)
+    rows = [row for row in every if caller.may_know(row.spec.path)]
+    counts = await store.state_counts(tx, [row.id for row in rows])
+    warnings = await overpromised(tx, every)
+    return [queue_view(row, counts.get(row.id, {}), warnings.get(row.id, [])) for row in rows]
+
+
+def queue_view(row: tenants.QueueRow, counts: dict[str, int], warnings: Sequence[str] = ()) -> dict[str, Any]:
+    spec = row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {**spec, "isLeaf": row.is_leaf, "jobs": counts} | ({"warnings": list(warnings)} if warnings else {})
+
+
+async def list_classes(tx: Transaction) -> list[dict[str, Any]]:
+    return [row.spec.model_dump(mode="json", by_alias=True, exclude_none=True) for row in await tenants.classes(tx)]
+
+
+async def list_reservations(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Reservations for queues that concern the caller."""
+    return [
+        row.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for row in await tenants.reservations(tx)
+        if caller.may_know(row.spec.queue)
+    ]
+
+
+async def list_clusters(tx: Transaction, caller: Caller) -> list[dict[str, Any]]:
+    """Clusters that jobs of the caller may go to, with their contact and what their agents report.
+
+    A user is told neither which other queues a cluster is for nor how many runs it has.
+    """
+    out = []
+    for row in await tenants.cluster_overview(tx):
+        declared, fault = _declared(row)
+        if not caller.may_go_to(declared.only_queues):
+            continue
+        known = tuple(path for path in declared.only_queues if caller.may_know(path))
+        declared = declared.model_copy(update={"only_queues": known})
+        spec = declared.model_dump(mode="json", by_alias=True, exclude_none=True)
+        report, _ = read_capacity(row.report)
+        heard = row.contact_at is not None and row.contact_at.year > 1970
+        out.append(
+            {
+                **spec,
+                "state": _cluster_state(row, heard, report),
+                "cordoned": row.cordoned,
+                "draining": row.draining,
+                "closed": fault or _closed(row, report),
+                "lastContact": row.contact_at.isoformat() if heard else None,
+                "agentVersion": row.agent_version or "",
+                **(
+                    {
+                        "liveRuns": row.live_runs,
+                        "stoppingRuns": row.stopping_runs,
+                        "orphanedRuns": row.orphaned_runs,
+                        "quarantinedRuns": row.quarantined_runs,
+                    }
+                    if caller.is_admin
+                    else {}
+                ),
+                "runtime": report.runtime if report else None,
+                "scheduler": report.scheduler if report else None,
+                "capacity": _totals(report) if report else {},
+                "nodes": sum(group.count for group in report.groups) if report else 0,
+                "groups": [group.model_dump(mode="json", by_alias=True) for group in report.groups] if report else [],
+                "capabilities": list(report.capabilities) if report else [],
+            }
+        )
+    return out
+
+
+def _declared(row: Row[Any]) -> tuple[ClusterSpec, str]:
+    """What an admin has declared of a cluster; where that cannot be read, its name alone and why."""
+    try:
+        return ClusterSpec.model_validate(row.spec), ""
+    except Exception as error:  # noqa: BLE001 - noted
+        note(Part.CLUSTER, row.name, error)
+        kind = row.spec.get("kind") if isinstance(row.spec, dict) else None
+        known = ClusterKind(kind) if kind in tuple(ClusterKind) else ClusterKind.PRIVATE
+        return ClusterSpec(name=row.name, cluster_kind=known), "what is declared of it cannot be read; apply it again"
+
+
+def _closed(row: Row[Any], report: CapacityReport | None) -> str:
+    if row.awaited is not None:
+        return closed_by_recovery(row.awaited)
+    return report.closed if report else ""
+
+
+def _cluster_state(row: Row[Any], heard: bool, report: CapacityReport | None) -> str:
+    if not heard:
+        return "never connected"
+    if not row.reachable:
+        return "unreachable"
+    if _closed(row, report):
+        return "closed"
+    if row.draining:
+        return "draining" if row.live_runs else "drained"
+    return "cordoned" if row.cordoned else "ready"
+
+
+def _totals(report: CapacityReport) -> dict[str, str]:
+    total: dict[str, int] = {}
+    for group in report.groups:
+        for name, amount in group.free.items():
+            total[name] = total.get(name, 0) + amount * group.count
+    return {name: format_quantity(name, amount) for name, amount in sorted(total.items())}
+
+
+async def list_audit(tx: Transaction, wanted: keys.AuditFilter, cursor: str | None, limit: int) -> dict[str, Any]:
+    rows = await keys.audit_page(tx, wanted, read_cursor(cursor), limit + 1)
+    page = rows[:limit]
+    return {
+        "audit": [
+            {
+                "at": row.at.isoformat(),
+                "actor": row.actor,
+                "action": row.action,
+                "target": row.target,
+                "requestId": row.request_id,
+                "address": row.address,
+                "details": row.details,
+            }
+            for row in page
+        ],
+        "next": make_cursor(page[-1].id) if len(rows) > limit else None,
+    }

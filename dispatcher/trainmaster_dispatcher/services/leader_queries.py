@@ -1,0 +1,238 @@
+"""Questions about the leading scheduler's view: a job's place, what queues use, and what would become of jobs that are not submitted.
+
+An api asks the leader over a port, ``Leader``; without an answer it shows what is stored. The leader answers with ``answer_trial``
+and ``scheduling.place.place_of``.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from trainmaster.protocol.base import Lenient
+from trainmaster.protocol.bursting import BurstPolicySpec, PolicyStatuses, Previews
+from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
+from trainmaster.protocol.ids import parse_job_id
+from trainmaster.protocol.queue_position import Place, Trial, Usages
+from trainmaster.protocol.states import JobState
+from trainmaster_dispatcher.domain.shapes import shape_from
+from trainmaster_dispatcher.scheduling.queries.queue_position import try_out
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
+from trainmaster_dispatcher.services import bursting, job_queries
+from trainmaster_dispatcher.services.context import Stores
+from trainmaster_dispatcher.services.submission_parsing import Prepared
+from trainmaster_dispatcher.services.submit import Submission, admit
+from trainmaster_dispatcher.store import bursts, scheduling
+from trainmaster_dispatcher.store.keys import Caller
+from trainmaster_dispatcher.store.scheduling import Reads
+
+MOST_TRIED = 100
+"""Jobs in one dry run: the leader works out one after the other, between its cycles."""
+
+
+class NoAnswerError(TrainmasterError):
+    """No leader has answered in time."""
+
+
+class Question(Lenient):
+    """A job that is not submitted, as the leader has to know it."""
+
+    name: str
+    queue_id: int
+    class_id: int
+    priority: int
+    shape: dict[str, Any]
+
+
+class Questions(Lenient):
+    """What one dry run asks."""
+
+    jobs: tuple[Question, ...]
+
+
+class Answers(Lenient):
+    """In the order of the questions; None where it does not know the queue or the class yet, and where time was up."""
+
+    trials: tuple[Trial | None, ...]
+
+
+class PreviewQuestion(Lenient):
+    """What is asked about burst policies: with ``policies``, by key, as if these were all there are."""
+
+    policies: tuple[tuple[int, BurstPolicySpec], ...] | None = None
+
+
+class Leader(Protocol):
+    """The leading scheduler as an api reaches it. Each call raises NoAnswerError."""
+
+    async def place(self, reads: Reads, key: int) -> Place | None:
+        """The place of a job; None if it does not wait in the leader's view."""
+
+    async def usage(self, reads: Reads) -> Usages:
+        """What queues use."""
+
+    async def try_out(self, reads: Reads, questions: Questions) -> Answers:
+        """What would become of these jobs."""
+
+    async def bursts(self, reads: Reads) -> PolicyStatuses:
+        """How burst policies stand."""
+
+    async def preview(self, reads: Reads, question: PreviewQuestion) -> Previews:
+        """What burst policies would do now."""
+
+
+def answer_trial(view: SchedulerState, ledger: QuotaTree, question: Question, now: float) -> Trial | None:
+    """The leader's answer to one question."""
+    job = WaitingJob(
+        id=0,
+        version=0,
+        name=question.name,
+        queue_id=question.queue_id,
+        class_id=question.class_id,
+        shape_id=0,
+        priority=question.priority,
+        submitted_at=now,
+        attempt=0,
+    )
+    return try_out(view, ledger, job, shape_from(question.shape), now)
+
+
+async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:
+    """Why a job is where it is; of one that is queued, its place, or the age of the stored verdict where no leader answers."""
+    async with stores.database.transaction() as tx:
+        told = await job_queries.why(tx, caller, text)
+        if told["state"] != JobState.QUEUED:
+            return told
+        reads = await scheduling.leaders_reads(tx)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        place = await leader.place(reads, parse_job_id(text)[1])
+    except NoAnswerError:
+        age = {} if told.get("at") is None else {"ageSeconds": _age(told["at"])}
+        return told | {"live": False} | age
+    return told | {"live": True} | ({} if place is None else _dump(_known_to(caller, place)))
+
+
+def _known_to(caller: Caller, place: Place) -> Place:
+    """A place without the turns of queues above those of the caller: their shares are what others use."""
+    turns = tuple(turn for turn in place.factors.queues if caller.may_use(turn.queue))
+    return place.model_copy(update={"factors": place.factors.model_copy(update={"queues": turns})})
+
+
+async def queues(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
+    """The queues that the caller may see, with what each uses; without that where no leader answers."""
+    async with stores.database.transaction() as tx:
+        found = await job_queries.list_queues(tx, caller)
+        reads = await scheduling.leaders_reads(tx)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        usages = {one.queue: _dump(one) for one in (await leader.usage(reads)).queues}
+    except NoAnswerError:
+        return {"live": False, "queues": found}
+    for queue in found:
+        # A queue that was made a moment ago may not be known to the leader yet.
+        # What one above uses is what others use.
+        if queue["path"] in usages and caller.may_use(queue["path"]):
+            queue["usage"] = {key: value for key, value in usages[queue["path"]].items() if key != "queue"}
+    return {"live": True, "queues": found}
+
+
+async def policies(stores: Stores, leader: Leader, caller: Caller) -> dict[str, Any]:
+    """The burst policies of queues that concern the caller, and how they stand; without that where no leader answers.
+
+    A user is told neither which other queues a policy is for nor, where there are any, what was spent by it.
+    """
+    async with stores.database.transaction() as tx:
+        every = await bursting.list_policies(tx)
+        reads = await scheduling.leaders_reads(tx)
+    currency = stores.settings.currency
+    found = [one for one in every if any(map(caller.may_know, one["queues"]))]
+    shared = {one["name"] for one in found if not all(map(caller.may_use, one["queues"]))}
+    for policy in found:
+        policy["queues"] = [path for path in policy["queues"] if caller.may_know(path)]
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        standing = {one.name: _dump(one) for one in (await leader.bursts(reads)).policies}
+    except NoAnswerError:
+        return {"live": False, "currency": currency, "burstPolicies": found}
+    for policy in found:
+        # A policy that was made a moment ago may not be known to the leader yet.
+        if policy["name"] in standing and policy["name"] not in shared:
+            policy["status"] = {key: value for key, value in standing[policy["name"]].items() if key != "name"}
+    return {"live": True, "currency": currency, "burstPolicies": found}
+
+
+async def preview(stores: Stores, leader: Leader, tried: Sequence[BurstPolicySpec]) -> dict[str, Any]:
+    """What burst policies would do now, with these in place of those of their names, or beside them.
+
+    Raises ProblemError where one names what is not there, or no leader answers.
+    """
+    async with stores.database.transaction() as tx:
+        for spec in tried:
+            await bursting.check_policy(tx, spec)
+        known = {row.spec.name: (row.id, row.spec) for row in await bursts.policies(tx)}
+        reads = await scheduling.leaders_reads(tx)
+    for number, spec in enumerate(tried, start=1):
+        known[spec.name] = known.get(spec.name, (-number, spec))[0], spec
+    question = PreviewQuestion(policies=tuple(known.values()) if tried else None)
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        found = await leader.preview(reads, question)
+    except NoAnswerError as error:
+        raise ProblemError(Code.STORE_AWAY, f"what would go now is known to the leading scheduler: {error}") from error
+    return _dump(found.model_copy(update={"currency": stores.settings.currency, "looked_at": len(found.previews)}))
+
+
+def _age(at: str) -> float:
+    return round(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()), 3)
+
+
+def _dump(model: Lenient) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prepared) -> dict[str, Any]:
+    """Check jobs as a submission does, and say what would become of each. Stores nothing.
+
+    Raises ProblemError when one of them would be refused.
+    """
+    if prepared.parameters is not None:
+        raise ProblemError(Code.INVALID_SPEC, "a dry run takes whole specifications, not a table of parameters")
+    if len(prepared) > MOST_TRIED:
+        raise ProblemError(Code.INVALID_SPEC, f"{len(prepared)} jobs in one dry run, at most {MOST_TRIED} are allowed")
+    async with stores.database.transaction() as tx:
+        admitted = await admit(tx, stores, [Submission(caller, prepared)])
+        if admitted.refused:
+            raise admitted.refused[0]
+        reads = await scheduling.leaders_reads(tx)
+    alike = [(spec.queue, spec.priority_class, spec.priority, spec.shape_hash) for spec in prepared.specs]
+    asked = {
+        key: Question(
+            name=spec.name,
+            queue_id=admitted.queues[spec.queue],
+            class_id=admitted.classes[spec.priority_class, spec.queue],
+            priority=spec.priority,
+            shape=orjson.loads(prepared.shapes[spec.shape_hash]),
+        )
+        for key, spec in zip(alike, prepared.specs, strict=True)
+    }
+    try:
+        if reads is None:
+            raise NoAnswerError("no scheduler leads")
+        answers = await leader.try_out(reads, Questions(jobs=tuple(asked.values())))
+        trials = dict(zip(asked, answers.trials, strict=True))
+    except NoAnswerError:
+        trials = {}
+    jobs = []
+    for key, spec in zip(alike, prepared.specs, strict=True):
+        trial, told = trials.get(key), {"name": spec.name, "queue": spec.queue, "held": spec.held}
+        if trial is not None:
+            told["trial"] = _dump(trial.model_copy(update={"place": _known_to(caller, trial.place)}))
+        jobs.append(told)
+    return {"live": bool(trials), "jobs": jobs}

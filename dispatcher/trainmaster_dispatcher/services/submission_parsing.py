@@ -1,0 +1,323 @@
+"""Reading submissions: checked as a whole, and brought into the form in which they are stored.
+
+Pure, and slow for large bodies; it may run in another process.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from trainmaster.protocol.admission import DEFAULT, AdmissionPolicy, check_role
+from trainmaster.protocol.durations import parse_duration
+from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.jobs import LONGEST_STOP_GRACE, JobSpec, RequeueAfter, Role
+from trainmaster.protocol.parameters import check_sets
+from trainmaster.protocol.states import JobState
+from trainmaster.protocol.validation_errors import mistakes_of
+from trainmaster_dispatcher.domain.cluster_admission import ClusterRefusal
+from trainmaster_dispatcher.domain.default_requests import with_requests
+from trainmaster_dispatcher.domain.shapes import shape_bytes
+from trainmaster_dispatcher.scheduling.selection.admission import refusals
+from trainmaster_dispatcher.scheduling.state.state import Cluster
+
+MOST_MISTAKES = 50
+_LONGEST_SPEC = 1_048_576
+"""Bytes; what Kubernetes lets an object have."""
+_ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSpec:
+    """A checked specification in the form in which it is stored."""
+
+    name: str
+    queue: str
+    priority_class: str | None
+    priority: int
+    spec: bytes
+    shape_hash: bytes
+    held: bool
+    labels: bytes | None
+    notifies: bool
+    disconnect_seconds: float | None
+    grace_seconds: float
+    tells_submitted: bool = False
+    """Whether a webhook is told of the state in which the job begins."""
+    refused: tuple[Mistake, ...] = ()
+    """What the default admission policy refuses; it counts where the queue has no policy."""
+
+    @property
+    def first_state(self) -> JobState:
+        return JobState.HELD if self.held else JobState.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked submission. Every specification is one job, or, with ``parameters``, the only one is a job for each set."""
+
+    many: bool
+    specs: list[PreparedSpec]
+    shapes: dict[bytes, bytes]
+    """Canonical JSON by fingerprint."""
+    parameters: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.specs) if self.parameters is None else len(self.parameters)
+
+    @property
+    def repeats(self) -> int:
+        """How many jobs there are of each specification."""
+        return 1 if self.parameters is None else len(self.parameters)
+
+    def answer(self, ids: Sequence[str]) -> dict[str, Any]:
+        """What a submitter is told, given the ids of the jobs."""
+        items = [{"id": item} for item in ids]
+        return {"jobs": items} if self.many else items[0]
+
+    def paths(self) -> list[str]:
+        """The path of each specification in the submission."""
+        if self.parameters is not None:
+            return ["job"]
+        return [f"jobs[{index}]" for index in range(len(self.specs))] if self.many else [""]
+
+    def hooked(self) -> list[tuple[str, bytes]]:
+        """Specifications with webhooks, each with its path in the submission."""
+        return [(path, spec.spec) for path, spec in zip(self.paths(), self.specs, strict=True) if spec.notifies]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How many jobs one call may bring, what members get that request nothing, and what clusters refuse to run."""
+
+    jobs: int = 10_000
+    parameter_sets: int = 100_000
+    default_requests: Mapping[str, str] = field(default_factory=dict)
+    clusters: tuple[Cluster, ...] = ()
+
+
+def parse_json(body: bytes) -> Any:
+    """The JSON value of a body. Raises ProblemError MALFORMED_BODY with the place of the mistake, INVALID_SPEC for a NUL."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(Code.MALFORMED_BODY, f"the body is not JSON: {error}") from error
+    if b"\\u0000" in body and _ESCAPED_NUL.search(body):
+        raise ProblemError(Code.INVALID_SPEC, "the body has a NUL character (\\u0000), which no text may hold")
+    return value
+
+
+def without_nul(body: bytes) -> bytes:
+    """JSON text with U+FFFD for each NUL, for what processes print into it and nobody can be asked to mend."""
+    return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
+
+
+def prepare(body: bytes, most: Most) -> Prepared:
+    """Check a submission: one specification, ``{"jobs": [...]}``, or ``{"job": {...}, "parameters": [{...}, ...]}``.
+
+    Raises ProblemError with up to 50 mistakes, each with its path.
+    """
+    value = parse_json(body)
+    if not isinstance(value, dict):
+        raise ProblemError(
+            Code.MALFORMED_BODY,
+            'the body is a job, {"jobs": [...]} or {"job": {...}, "parameters": [...]}; it has to be a JSON object',
+        )
+    if "roles" not in value and "jobs" in value:
+        _only(value, "jobs")
+        items = _list(value, "jobs", "job", most.jobs)
+        return _prepare_all(items, [f"jobs[{index}]" for index in range(len(items))], most, many=True)
+    if "roles" not in value and ("job" in value or "parameters" in value):
+        _only(value, "job", "parameters")
+        return _prepare_sets(value, most)
+    return _prepare_all([value], [""], most, many=False)
+
+
+def _only(value: dict[str, Any], *known: str) -> None:
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise mistaken(Mistake(path=unknown[0], message="this field is not known"))
+
+
+def _list(value: dict[str, Any], key: str, what: str, most: int) -> list[Any]:
+    items = value.get(key)
+    if not isinstance(items, list) or not items:
+        raise mistaken(Mistake(path=key, message=f"must be a list of at least one {what}"))
+    if len(items) > most:
+        raise ProblemError(Code.INVALID_SPEC, f"{len(items)} {what}s in one call, at most {most} are allowed")
+    return items
+
+
+def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError:
+    """Return the refusal of a body with these mistakes, of which the first 50 are told."""
+    shown = mistakes[:MOST_MISTAKES]
+    first = f"{shown[0].path}: {shown[0].message}"
+    return ProblemError(
+        code, first if len(shown) == 1 else f"{len(shown)} mistakes; the first: {first}", mistakes=shown
+    )
+
+
+def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
+    sets = _list(value, "parameters", "parameter set", most.parameter_sets)
+    prepared = _prepare_all([value.get("job")], ["job"], most, many=True)
+    parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
+    if mistakes:
+        raise mistaken(*mistakes)
+    return Prepared(True, prepared.specs, prepared.shapes, parameters)
+
+
+def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
+    prepared = Prepared(many, [], {})
+    checked: Checked = {}
+    refusing = _Refusing(most.clusters)
+    mistakes: list[Mistake] = []
+    refused = False
+    for item, prefix in zip(items, prefixes, strict=True):
+        try:
+            spec = JobSpec.model_validate(item)
+        except ValidationError as error:
+            mistakes.extend(mistakes_of(error, prefix))
+        else:
+            mistakes.extend(_grace(spec, prefix))
+            problems, unless_allowed = _admission(spec, prefix, checked)
+            refused_by, everywhere = refusing.of(spec) if not problems else ((), ())
+            problems += (Mistake(path=_below(prefix, one.path), message=one.message) for one in everywhere)
+            refused = refused or bool(problems)
+            mistakes.extend(problems)
+            if not mistakes:
+                told = tuple(unless_allowed[:MOST_MISTAKES])
+                prepared.specs.append(_prepared(spec, prefix, most, prepared.shapes, told, refused_by))
+        if len(mistakes) >= MOST_MISTAKES:
+            break
+    if mistakes:
+        raise mistaken(*mistakes, code=Code.POD_TEMPLATE_REFUSED if refused else Code.INVALID_SPEC)
+    return prepared
+
+
+def _below(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix else path
+
+
+class _Refusing:
+    """What clusters refuse of the jobs of one call, of which thousands may be alike."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        is_known = any(one.report is not None and one.report.admission is not None for one in clusters)
+        self._clusters = clusters if is_known else ()
+        self._known: dict[bytes, tuple[Sequence[ClusterRefusal], Sequence[Mistake]]] = {}
+
+    def of(self, spec: JobSpec) -> tuple[Sequence[ClusterRefusal], Sequence[Mistake]]:
+        if not self._clusters:
+            return (), ()
+        asks = {"roles": [role.to_wire() for role in spec.roles], "placement": spec.placement.to_wire()}
+        try:
+            key = orjson.dumps([spec.queue, asks])
+        except (
+            orjson.JSONEncodeError
+        ):  # nested too deep, or numbers that JSON has no room for: refused when it is written
+            return (), ()
+        if key not in self._known:
+            self._known[key] = refusals(spec, self._clusters)
+        return self._known[key]
+
+
+def _grace(spec: JobSpec, prefix: str) -> list[Mistake]:
+    """Refuse a longer grace than there is. Not in the model: agents have to read what was stored before there was a longest one."""
+    if parse_duration(spec.stop_grace) <= LONGEST_STOP_GRACE:
+        return []
+    path = f"{prefix}.stopGrace" if prefix else "stopGrace"
+    return [Mistake(path=path, message="is at most 10m: others wait for the places of members that end")]
+
+
+Checked = dict[bytes, tuple[tuple[Mistake, ...], tuple[Mistake, ...]]]
+"""By template: what no policy allows, and what the default policy does not."""
+
+
+def _admission(spec: JobSpec, prefix: str, checked: Checked) -> tuple[list[Mistake], list[Mistake]]:
+    """What no policy allows, and what the default policy refuses, which the queue's may allow.
+
+    ``checked``: what was found in templates of this call; thousands of jobs have one template.
+    """
+    never: list[Mistake] = []
+    refused: list[Mistake] = []
+    for index, role in enumerate(spec.roles):
+        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
+        for found, into in zip(_mistakes_in(role, checked), (never, refused), strict=True):
+            into.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in found)
+    return never, refused
+
+
+def _mistakes_in(role: Role, checked: Checked) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
+    if role.pod_template is None:
+        return (), check_role(role, DEFAULT)
+    try:
+        key = orjson.dumps(role.pod_template)
+    except orjson.JSONEncodeError:  # nested too deep, or numbers that JSON has no room for
+        return _both(role)
+    found = checked.get(key)
+    if found is None:
+        found = checked[key] = _both(role)
+    return found
+
+
+def _both(role: Role) -> tuple[tuple[Mistake, ...], tuple[Mistake, ...]]:
+    refused = check_role(role, DEFAULT)
+    return (check_role(role, None), refused) if refused else ((), ())
+
+
+def refused_by(
+    policy: AdmissionPolicy, spec: bytes, prefix: str, checked: dict[bytes, tuple[Mistake, ...]]
+) -> list[Mistake]:
+    """What a queue's policy refuses in a stored specification. ``checked``: what this policy refused in roles before."""
+    out: list[Mistake] = []
+    for index, raw in enumerate(orjson.loads(spec)["roles"]):
+        key = orjson.dumps(raw)
+        if key not in checked:
+            checked[key] = check_role(Role.model_validate(raw), policy)
+        path = f"{prefix}.roles[{index}]" if prefix else f"roles[{index}]"
+        out.extend(Mistake(path=f"{path}.{one.path}", message=one.message) for one in checked[key])
+    return out
+
+
+def _prepared(
+    spec: JobSpec,
+    prefix: str,
+    most: Most,
+    shapes: dict[bytes, bytes],
+    refused: tuple[Mistake, ...],
+    refused_by: Sequence[ClusterRefusal],
+) -> PreparedSpec:
+    try:
+        spec = with_requests(spec, most.default_requests)
+        shape, shape_hash = shape_bytes(spec, refused_by)
+        whole = orjson.dumps(spec.to_wire() | {"kind": "Job"})
+    except (
+        ValueError,
+        orjson.JSONEncodeError,
+    ) as error:  # a quantity that cannot be read; nested too deep to be written
+        mistake = Mistake(path=f"{prefix}.roles" if prefix else "roles", message=str(error))
+        raise ProblemError(Code.INVALID_SPEC, str(error), mistakes=(mistake,)) from error
+    if len(whole) > _LONGEST_SPEC:
+        message = f"the specification has {len(whole)} bytes, at most {_LONGEST_SPEC} are allowed"
+        raise mistaken(Mistake(path=prefix or "(whole)", message=message))
+    shapes.setdefault(shape_hash, shape)
+    wait = spec.on_disconnect
+    first = JobState.HELD if spec.suspend else JobState.QUEUED
+    return PreparedSpec(
+        name=spec.name,
+        queue=spec.queue,
+        priority_class=spec.priority_class,
+        priority=spec.priority,
+        spec=whole,
+        shape_hash=shape_hash,
+        held=spec.suspend,
+        labels=orjson.dumps(spec.labels) if spec.labels else None,
+        notifies=bool(spec.notify),
+        tells_submitted=any(first in hook.states for hook in spec.notify),
+        disconnect_seconds=parse_duration(wait.requeue_after) if isinstance(wait, RequeueAfter) else None,
+        grace_seconds=spec.grace_seconds,
+        refused=refused,
+    )

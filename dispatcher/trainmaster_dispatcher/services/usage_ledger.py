@@ -1,0 +1,191 @@
+"""What runs have used and what it cost: counted once for each run when it has ended, and worked out for those at work.
+
+Counting is a side job. A run and its count are written in one transaction, so that it is counted exactly once, whatever is cut
+off; each is charged at the prices that held at the time.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from trainmaster.protocol.agent import CapacityReport
+from trainmaster_dispatcher.containment import Part as Kind
+from trainmaster_dispatcher.containment import contained, is_of_the_store, isolate, note
+from trainmaster_dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, is_spot
+from trainmaster_dispatcher.domain.shapes import Shape, shape_from
+from trainmaster_dispatcher.domain.usage import HOUR, Part, Resize, Stretch, Used, by_group, holdings, usage_of
+from trainmaster_dispatcher.scheduling.state.flavors import product_of
+from trainmaster_dispatcher.services import bursting, pricing
+from trainmaster_dispatcher.store import scheduling
+from trainmaster_dispatcher.store import usage as store
+from trainmaster_dispatcher.store.database import Database, Transaction
+from trainmaster_dispatcher.store.usage import Bucket
+
+BATCH = 2000
+RUNS = Place("runs")
+"""Counts runs that have had nodes, in the hour of their end."""
+
+
+@dataclass(slots=True)
+class Charges:
+    """What is needed to work out what runs have used, read once for many of them."""
+
+    prices: Mapping[int, PriceHistory]
+    groups: Mapping[int, Mapping[str, tuple[str, bool]]]
+    """By cluster and node group: its product, and whether it is spot."""
+    shapes: Mapping[int, Shape]
+    resizes: Mapping[tuple[int, int], Sequence[tuple[Resize, Mapping[str, int] | None]]]
+    """By job and attempt, in their order, each with the sizes before it where they were written down."""
+    unknown: Mapping[int, Exception] = field(default_factory=dict)
+    """By cluster: why its prices or its node groups cannot be read. Its runs cannot be charged until that is mended."""
+    _amounts: dict[tuple[Any, ...], tuple[dict[Place, int], int]] = field(default_factory=dict)
+
+    def of(self, row: Any) -> dict[Part, Used]:
+        """What a run of ``store.usage`` has used until its ``ended``; nothing where its members never had nodes."""
+        if row.began is None:
+            return {}
+        if (error := self.unknown.get(row.cluster_id)) is not None:
+            raise error
+        resizes = self.resizes.get((row.job_id, row.attempt), ())
+        first = next((before for _, before in resizes if before is not None), row.sizes)
+        stretches = []
+        for begin, end, sizes in holdings(row.began, row.ended, first, [resize for resize, _ in resizes]):
+            amounts, members = self._needs(row, sizes)
+            stretches.append(Stretch(begin, end, amounts, members))
+        return usage_of(stretches, self.prices.get(row.cluster_id, NO_PRICES))
+
+    def _needs(self, row: Any, sizes: Mapping[str, int]) -> tuple[dict[Place, int], int]:
+        key = row.cluster_id, row.shape_id, orjson.dumps([sizes, row.placement])
+        found = self._amounts.get(key)
+        if found is None:
+            groups = self.groups.get(row.cluster_id, {})
+            roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
+            amounts: dict[Place, int] = {}
+            for (group, role), count in by_group(sizes, row.placement or {}).items():
+                product, spot = groups.get(group, ("", False))
+                for resource, amount in roles.get(role, {}).items():
+                    place = Place(resource, product if "/" in resource else "", spot)
+                    amounts[place] = amounts.get(place, 0) + amount * count
+            found = self._amounts[key] = amounts, sum(sizes.values())
+        return found
+
+
+async def charges(tx: Transaction, rows: Sequence[Any]) -> Charges:
+    """What these runs are charged by."""
+    resizes: dict[tuple[int, int], list[tuple[Resize, Mapping[str, int] | None]]] = {}
+    resized = {row.job_id for row in rows if row.was_resized}
+    for row in await store.resizes(tx, resized) if resized else ():
+        resize = Resize(row.at, row.sizes, is_wish=row.kind == "resize")
+        resizes.setdefault((row.job_id, row.attempt), []).append((resize, row.before))
+    shapes = await store.shapes(tx, {row.shape_id for row in rows})
+    groups, unknown = dict[int, Mapping[str, tuple[str, bool]]](), dict[int, Exception]()
+    for cluster in await scheduling.clusters(tx, sorted({row.cluster_id for row in rows})):
+        if cluster.report is not None:
+            try:
+                report = CapacityReport.model_validate(cluster.report)
+                groups[cluster.id] = {one.name: (product_of(one), is_spot(one.labels)) for one in report.groups}
+            except Exception as error:  # noqa: BLE001 - raised again for each run there
+                unknown[cluster.id] = error
+    readable = dict[int, Shape]()
+    for key, body in shapes.items():
+        with contained(Kind.SHAPE, str(key)):
+            readable[key] = shape_from(body)
+    histories = await pricing.histories(tx)
+    return Charges(histories.known, groups, readable, resizes, unknown | histories.unreadable)
+
+
+class Accounting:
+    """Counts runs that have ended. ``labels``: keys of jobs' labels that are counted apart; ``goes_on`` is asked between batches."""
+
+    def __init__(
+        self,
+        database: Database,
+        labels: Sequence[str] = (),
+        goes_on: Callable[[], bool] = lambda: True,
+        batch: int = BATCH,
+    ) -> None:
+        self._database = database
+        self._labels = frozenset(labels)
+        self._goes_on = goes_on
+        self._batch = batch
+        self._left: set[tuple[int, int]] = set()
+
+    async def run(self) -> int:
+        """How many runs were counted. Raises ProblemError when the store is away; what was counted until then stays so."""
+        total = 0
+        self._left.clear()
+        while self._goes_on():
+            try:
+                counted, looked_at = await self._count()
+            except Exception as error:
+                if is_of_the_store(error):
+                    raise
+                counted, looked_at = await self._count_apart()
+            total += counted
+            if looked_at < self._batch:
+                break
+        return total
+
+    async def _count_apart(self) -> tuple[int, int]:
+        """Count the next batch in ever smaller parts; runs that cannot be counted are left for later."""
+        async with self._database.transaction() as tx:
+            rows = await store.uncounted(tx, self._batch, without=self._left)
+        found = [(row.job_id, row.attempt) for row in rows]
+        done, failed = await isolate(found, self._count) if found else ([], [])
+        for one in failed:
+            self._leave(one.item, one.error)
+        return sum(counted for counted, _ in done), len(found)
+
+    def _leave(self, run: tuple[int, int], error: Exception) -> None:
+        """Leave a run that cannot be counted for the next time."""
+        self._left.add(run)
+        note(Kind.RUN, f"attempt {run[1]} of job {run[0]}", error)
+
+    async def _count(self, among: Collection[tuple[int, int]] | None = None) -> tuple[int, int]:
+        """Count the next batch, or these runs; how many were counted, and how many were looked at."""
+        async with self._database.transaction() as tx:
+            if not await store.take_turn(tx):
+                return 0, 0
+            rows = await store.uncounted(tx, self._batch, among=among, without=self._left)
+            if not rows:
+                return 0, 0
+            looked_at = len(rows)
+            of = await charges(tx, rows)
+            counted = []
+            total: dict[Bucket, list[int]] = {}
+            by_policy: dict[tuple[int, int], int] = {}
+            costs: dict[tuple[int, int], int] = {}
+            for row in rows:
+                try:
+                    parts, labels = list(parts_of(row, of)), kept_labels(row.labels, self._labels)
+                except Exception as error:  # noqa: BLE001 - noted
+                    self._leave((row.job_id, row.attempt), error)
+                    continue
+                counted.append((row.job_id, row.attempt))
+                for part, used in parts:
+                    bucket = Bucket(part.hour, row.queue_id, row.api_key_id, row.cluster_id, labels, *part.place)
+                    into = total.setdefault(bucket, [0, 0])
+                    into[0] += used.amount
+                    into[1] += used.cost
+                    if row.policy_id is not None:
+                        costs[row.job_id, row.attempt] = costs.get((row.job_id, row.attempt), 0) + used.cost
+                        by_policy[row.policy_id, part.hour] = by_policy.get((row.policy_id, part.hour), 0) + used.cost
+            await store.add(tx, {bucket: (amount, cost) for bucket, (amount, cost) in total.items()})
+            await store.mark_counted(tx, counted, costs)
+            await bursting.note_costs(tx, by_policy)
+            return len(counted), looked_at
+
+
+def parts_of(row: Any, of: Charges) -> Iterator[tuple[Part, Used]]:
+    """What a run of ``store.usage`` has used, and once it has ended the run itself."""
+    yield from of.of(row).items()
+    if row.began is not None and row.is_over:
+        yield Part(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
+
+
+def kept_labels(labels: Mapping[str, str] | None, keys: frozenset[str]) -> str:
+    """The labels that are counted apart, as JSON with sorted keys."""
+    kept = {key: value for key, value in (labels or {}).items() if key in keys}
+    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()

@@ -1,0 +1,225 @@
+"""What was used and what it cost, for people: what is counted, and beside it the runs that are not, until now."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import chain
+from typing import Any, NamedTuple
+
+from trainmaster.protocol.errors import Code, ProblemError
+from trainmaster.protocol.prices import NANOS
+from trainmaster.protocol.usage import LABEL, Per, UsageAnswer, UsageRow
+from trainmaster_dispatcher.containment import Part as Kind
+from trainmaster_dispatcher.containment import contained
+from trainmaster_dispatcher.domain.prices import MICROS, Place
+from trainmaster_dispatcher.domain.usage import HOUR, Part, Used
+from trainmaster_dispatcher.services.usage_ledger import RUNS, Charges, charges, parts_of
+from trainmaster_dispatcher.store import keys, tenants
+from trainmaster_dispatcher.store import usage as store
+from trainmaster_dispatcher.store.database import Database, Transaction
+from trainmaster_dispatcher.store.keys import Caller
+
+MOST_ROWS = 50_000
+_LONGEST = timedelta(days=366 * 5)
+_COLUMN = {"queue": "queue_id", "user": "api_key_id", "cluster": "cluster_id", "kind": "cluster_id"}
+_UNITS = {"cpu": 1000, "memory": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for: whole hours from ``begin`` until before ``end``, split by ``per`` and by these dimensions."""
+
+    begin: datetime
+    end: datetime
+    per: Per = "all"
+    by: tuple[str, ...] = ()
+    queue: str | None = None
+
+    @staticmethod
+    def of(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> "Question":
+        """Hours that are begun count as whole ones. Raises ProblemError INVALID_PARAMETER."""
+        first = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        last = end.astimezone(UTC)
+        if last.replace(minute=0, second=0, microsecond=0) != last:
+            last = last.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        if not first < last <= first + _LONGEST:
+            raise ProblemError(
+                Code.INVALID_PARAMETER,
+                f"end must be later than begin, by at most {_LONGEST.days} days; got {first} and {last}",
+            )
+        return Question(first, last, per, tuple(dict.fromkeys(by)), queue)
+
+
+@dataclass(slots=True)
+class _Line:
+    amounts: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    cost: int = 0
+
+    def add(self, place: Place, amount: int, cost: int) -> None:
+        self.amounts[place] += amount
+        self.cost += cost
+
+    def row(self, since: int, of: dict[str, str]) -> UsageRow:
+        devices: dict[str, float] = defaultdict(float)
+        hours = {"": 0.0, "cpu": 0.0, "memory": 0.0}
+        runs = 0
+        for place, amount in sorted(self.amounts.items()):
+            if place == RUNS:
+                runs += amount
+            elif place.resource in hours:
+                hours[place.resource] += amount / HOUR / _UNITS.get(place.resource, 1)
+            else:
+                devices[str(place._replace(spot=False))] += amount / HOUR
+        return UsageRow(
+            since=datetime.fromtimestamp(since / MICROS, UTC),
+            of=of,
+            runs=runs,
+            cpu=round(hours["cpu"], 6),
+            memory=round(hours["memory"], 6),
+            devices={name: round(value, 6) for name, value in devices.items()},
+            members=round(hours[""], 6),
+            cost=_money(self.cost),
+        )
+
+
+def _money(nanos: int) -> Decimal:
+    return (Decimal(nanos) / NANOS).normalize() + 0
+
+
+class _Fact(NamedTuple):
+    """An amount of something, and of whom it is; what was not asked for is None."""
+
+    since: int
+    queue_id: int | None
+    api_key_id: int | None
+    cluster_id: int | None
+    labels: Mapping[str, str] | None
+    place: Place
+    amount: int
+    cost: int
+
+
+async def report(
+    database: Database, caller: Caller, question: Question, currency: str, labels: Sequence[str]
+) -> UsageAnswer:
+    """``labels``: keys of those that are counted apart.
+
+    Raises ProblemError UNKNOWN_QUEUE for a queue that is not there or not the caller's, INVALID_PARAMETER for another label.
+    """
+    _check_labels(question.by, labels)
+    columns = {_COLUMN.get(one, "labels") for one in question.by}
+    async with database.transaction() as tx:
+        # What is counted meanwhile must be neither missed nor told twice.
+        await store.begin_snapshot(tx)
+        queue_ids = await _queue_ids(tx, caller, question.queue)
+        name_of = await _names(tx, question.by)
+        counted = await store.summed(tx, question.begin, question.end, question.per, columns, queue_ids)
+        going_on = await store.going_on(tx, queue_ids)
+        of = await charges(tx, going_on)
+    # With many runs at work it takes a while; other requests go on meanwhile.
+    return await asyncio.to_thread(_answer, question, currency, name_of, counted, going_on, of)
+
+
+def _answer(
+    question: Question,
+    currency: str,
+    name_of: Mapping[str, Callable[["_Fact"], str]],
+    counted: Sequence[Any],
+    going_on: Sequence[Any],
+    of: Charges,
+) -> UsageAnswer:
+    lines: dict[tuple[int, tuple[str, ...]], _Line] = defaultdict(_Line)
+    total = _Line()
+    for fact in chain(_counted(counted), _going_on(going_on, of, question)):
+        key = fact.since, tuple(name_of[one](fact) for one in question.by)
+        lines[key].add(fact.place, fact.amount, fact.cost)
+        total.add(fact.place, fact.amount, fact.cost)
+    if len(lines) > MOST_ROWS:
+        raise ProblemError(
+            Code.INVALID_PARAMETER,
+            f"the answer has {len(lines)} rows, at most {MOST_ROWS} are told; ask for less time or fewer dimensions",
+        )
+    rows = [line.row(since, dict(zip(question.by, names, strict=True))) for (since, names), line in lines.items()]
+    rows.sort(key=lambda row: (row.since, -row.cost, tuple(row.of.values())))
+    begin = int(question.begin.timestamp()) * MICROS
+    return UsageAnswer(
+        currency=currency, begin=question.begin, end=question.end, rows=tuple(rows), total=total.row(begin, {})
+    )
+
+
+def _check_labels(by: Sequence[str], counted: Sequence[str]) -> None:
+    for one in by:
+        if one.startswith(LABEL) and one.removeprefix(LABEL) not in counted:
+            told = f"these are: {', '.join(counted)}" if counted else "none is"
+            raise ProblemError(
+                Code.INVALID_PARAMETER,
+                f"usage is not told apart by the label {one.removeprefix(LABEL)!r}, {told};"
+                " an admin names labels in TRAINMASTER_USAGE_LABELS",
+            )
+
+
+async def _queue_ids(tx: Transaction, caller: Caller, queue: str | None) -> list[int] | None:
+    """None for all."""
+    if queue is not None:
+        found = await tenants.queue_ids_below(tx, [queue])
+        if not found or not caller.may_use(queue):
+            raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {queue!r}")
+        return found
+    return None if caller.is_admin else await tenants.queue_ids_below(tx, caller.queues)
+
+
+async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fact], str]]:
+    """By dimension: what tells what a fact is of."""
+    found: dict[str, Callable[[_Fact], str]] = {}
+    for one in by:
+        if one == "queue":
+            queues = {row.id: row.spec.path for row in await tenants.queues(tx)}
+            found[one] = lambda fact, queues=queues: queues.get(fact.queue_id, "")  # type: ignore[misc]
+        elif one == "user":
+            users = {row.id: row.name for row in await keys.listing(tx)}
+            found[one] = lambda fact, users=users: users.get(fact.api_key_id, "")  # type: ignore[misc]
+        elif one in ("cluster", "kind"):
+            clusters = {
+                row.id: str(getattr(row, "name" if one == "cluster" else "kind")) for row in await store.clusters(tx)
+            }
+            found[one] = lambda fact, clusters=clusters: clusters.get(fact.cluster_id, "")  # type: ignore[misc]
+        else:
+            label = one.removeprefix(LABEL)
+            found[one] = lambda fact, label=label: (fact.labels or {}).get(label, "")  # type: ignore[misc]
+    return found
+
+
+def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
+    for row in rows:
+        place = Place(row.resource, row.product, row.spot)
+        yield _Fact(
+            row.since, row.queue_id, row.api_key_id, row.cluster_id, row.labels, place, int(row.amount), int(row.cost)
+        )
+
+
+def _going_on(rows: Sequence[Any], of: Charges, question: Question) -> Iterator[_Fact]:
+    begin, end = (int(moment.timestamp()) * MICROS for moment in (question.begin, question.end))
+    for row in rows:
+        parts = list[tuple[Part, Used]]()
+        with contained(Kind.RUN, f"attempt {row.attempt} of job {row.job_id}"):
+            parts = list(parts_of(row, of))
+        for part, used in parts:
+            if begin <= part.hour < end:
+                since = _begin_of(part.hour, question.per, begin)
+                yield _Fact(
+                    since, row.queue_id, row.api_key_id, row.cluster_id, row.labels, part.place, used.amount, used.cost
+                )
+
+
+def _begin_of(hour: int, per: Per, begin: int) -> int:
+    """When the hour, day or month begins that an hour is in."""
+    if per == "hour":
+        return hour
+    if per == "all":
+        return begin
+    moment = datetime.fromtimestamp(hour / MICROS, UTC).replace(hour=0)
+    moment = moment.replace(day=1) if per == "month" else moment
+    return int(moment.timestamp()) * MICROS

@@ -1,0 +1,180 @@
+"""``cancel``, ``suspend``, ``resume``, ``retry`` and ``change``: one job, some, or all that a filter means."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli import config, errors
+from trainmaster.cli.confirm import agreed
+from trainmaster.cli.errors import UsageError
+from trainmaster.cli.jobs import LabelOption, NameOption, QueueOption, StateOption, make_filter
+from trainmaster.cli.output import note, styled
+
+if TYPE_CHECKING:
+    from trainmaster.client.calls import Action
+    from trainmaster.client.http import Client
+    from trainmaster.client.values import BulkActed, JobFilter
+
+_ALIVE = ["held", "queued", "dispatched", "running", "suspending"]
+_STATES = {
+    "cancel": _ALIVE,
+    "suspend": ["held", "queued", "dispatched", "running"],
+    "resume": ["held"],
+    "retry": ["failed", "cancelled"],
+    "change": ["queued", "held"],
+}
+"""States in which an action does something: what a filter means that names no state."""
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False)]
+AllOption = Annotated[bool, typer.Option("--all", help="All jobs that you may use.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many jobs the filter means.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("cancel", help="Cancel jobs; running ones are stopped.")(cancel)
+    app.command("suspend", help="Hold jobs. Running ones are stopped, and start anew when resumed.")(
+        _command("suspend")
+    )
+    app.command("resume", help="Let held jobs go on.")(_command("resume"))
+    app.command("retry", help="Try failed or cancelled jobs once more.")(_command("retry"))
+    app.command("change", help="Change the priority of waiting jobs. Or their priority class.")(change)
+
+
+def cancel(
+    ctx: typer.Context,
+    ids: Ids = None,
+    queue: QueueOption = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    everything: AllOption = False,
+    grace: Annotated[str | None, typer.Option(help="The most that members may take to end, such as 5s.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    wanted = _wanted("cancel", ids, queue, state, name, label, everything, dry_run)
+    with config.connect(ctx) as client:
+        if wanted is None:
+            raise typer.Exit(_each(ids or [], lambda job: _act(client, job, "cancel", grace)))
+        bulk = lambda dry: client.bulk("cancel", wanted, dry_run=dry, grace=grace)  # noqa: E731
+        _bulk("cancel", wanted, bulk, dry_run=dry_run, yes=yes)
+
+
+def _command(action: "Action") -> Callable[..., None]:
+    def command(
+        ctx: typer.Context,
+        ids: Ids = None,
+        queue: QueueOption = None,
+        state: StateOption = None,
+        name: NameOption = None,
+        label: LabelOption = None,
+        everything: AllOption = False,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> None:
+        wanted = _wanted(action, ids, queue, state, name, label, everything, dry_run)
+        with config.connect(ctx) as client:
+            if wanted is None:
+                raise typer.Exit(_each(ids or [], lambda job: _act(client, job, action)))
+            _bulk(action, wanted, lambda dry: client.bulk(action, wanted, dry_run=dry), dry_run=dry_run, yes=yes)
+
+    return command
+
+
+def change(
+    ctx: typer.Context,
+    ids: Ids = None,
+    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Order inside the class.")] = None,
+    priority_class: Annotated[str | None, typer.Option(help="Another priority class.")] = None,
+    queue: QueueOption = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    everything: AllOption = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    if priority is None and priority_class is None:
+        raise UsageError("nothing to change: give --priority or --priority-class")
+    fields: dict[str, Any] = {"priority": priority, "priority_class": priority_class}
+    wanted = _wanted("change", ids, queue, state, name, label, everything, dry_run)
+
+    def change_one(client: "Client", job: str) -> None:
+        item = client.change(job, **fields)
+        print(f"{item.id}  priority {item.priority} in class {item.priority_class}")
+
+    with config.connect(ctx) as client:
+        if wanted is None:
+            raise typer.Exit(_each(ids or [], lambda job: change_one(client, job)))
+        bulk = lambda dry: client.bulk_change(wanted, **fields, dry_run=dry)  # noqa: E731
+        _bulk("change", wanted, bulk, dry_run=dry_run, yes=yes)
+
+
+def _wanted(
+    action: str,
+    ids: list[str] | None,
+    queue: str | None,
+    state: list[str] | None,
+    name: str | None,
+    label: list[str] | None,
+    everything: bool,
+    dry_run: bool,
+) -> "JobFilter | None":
+    """The filter that was given, or None when ids were. Raises UsageError."""
+    filtered = bool(queue or state or name or label or everything)
+    if ids and filtered:
+        raise UsageError(
+            f"give ids or a filter, not both: {' '.join(ids)} and --queue, --state, --name, --label or --all"
+        )
+    if ids and dry_run:
+        raise UsageError("--dry-run counts what a filter means; ids need no count")
+    if not ids and not filtered:
+        raise UsageError(
+            f"which jobs? trainmaster {action} ID..., or a filter: --queue, --state, --name, --label, --all"
+        )
+    return make_filter(queue, state or _STATES[action], name, label) if filtered else None
+
+
+def _each(ids: list[str], do: Callable[[str], None]) -> int:
+    """Do it to each; one that cannot be done does not stop the others. The worst code."""
+    from trainmaster.protocol.errors import ProblemError
+
+    worst = 0
+    for job in ids:
+        try:
+            do(job)
+        except ProblemError as error:
+            worst = max(worst, errors.report(error))
+    return worst
+
+
+def _act(client: "Client", job: str, action: "Action", grace: str | None = None) -> None:
+    done = client.act(job, action, grace=grace)
+    print(f"{done.id}  {styled(done.state)}{'' if done.changed else ' (as before)'}")
+
+
+def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkActed]", *, dry_run: bool, yes: bool) -> None:
+    count = do(True).matched
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    if dry_run or count == 0:
+        print(f"{jobs} to {action} ({_told(wanted)})")
+        return
+    if not agreed(f"{action} {jobs} ({_told(wanted)})?", yes=yes):
+        return
+    done = do(False)
+    print(f"{action}: {done.changed} of {done.matched} jobs")
+    if done.changed < done.matched:
+        note(f"{done.matched - done.changed} were in no state for it by then")
+
+
+def _told(wanted: "JobFilter") -> str:
+    return ", ".join(
+        f"{name} {'|'.join(value) if isinstance(value, list) else _pairs(value)}"
+        for name, value in wanted.to_wire().items()
+    )
+
+
+def _pairs(value: object) -> str:
+    return ",".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)

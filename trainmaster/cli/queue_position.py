@@ -1,0 +1,145 @@
+"""A job's place in its queue and what it goes by, and what a dry run found, as people read it."""
+
+from typing import TYPE_CHECKING
+
+from trainmaster.cli.output import age, clean, note, print_table, styled
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainmaster.client.values import Tried, Why
+    from trainmaster.protocol.queue_position import Factors, Place, Trial
+
+
+def place_of(reason: "Why") -> str:
+    """Such as ``3rd of 120 in research/vision: 2 jobs are ahead``; empty where there is no place."""
+    if reason.position is None or reason.jobs_in_queue is None or reason.queue is None:
+        return ""
+    return f"{_rank(reason.position, reason.jobs_in_queue, reason.queue)}: {_ahead(reason.jobs_ahead or 0)}"
+
+
+def _rank(position: int, many: int, queue: str) -> str:
+    return f"{_ordinal(position)} of {many:,} in {queue}"
+
+
+def _ordinal(number: int) -> str:
+    """Such as ``1st``, ``12th`` and ``1,023rd``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
+
+
+def _ahead(many: int) -> str:
+    if not many:
+        return "it is next"
+    return "1 job is ahead" if many == 1 else f"{many:,} jobs are ahead"
+
+
+def print_factors(factors: "Factors") -> None:
+    """What the place goes by: the job's key inside its queue, and the turns of its queues."""
+    print()
+    print_table(
+        ["FACTOR", "VALUE"],
+        [
+            ["urgent", _urgency(factors)],
+            ["class", f"{factors.priority_class} ({factors.class_value})"],
+            ["submitted", age(factors.submitted_at)],
+            ["priority", _priority(factors)],
+        ],
+    )
+    print()
+    has_past = any(turn.past_share for turn in factors.queues)
+    print_table(
+        ["QUEUE", "TURN", "WEIGHT", "BEYOND GUARANTEE", "SHARE", *(["PAST"] if has_past else [])],
+        [
+            [
+                turn.queue,
+                f"{turn.rank} of {turn.siblings}",
+                f"{turn.weight:g}",
+                f"{turn.share_beyond_guarantee:.4f}",
+                f"{turn.share:.4f}",
+                *([f"{turn.past_share:.4f}"] if has_past else []),
+            ]
+            for turn in factors.queues
+        ],
+    )
+
+
+def _urgency(factors: "Factors") -> str:
+    if factors.urgent_at is None:
+        return "never: its class has no longest wait"
+    return (
+        f"{'yes, since' if factors.urgent else 'no, from'} {_clock(factors.urgent_at)}{'' if factors.urgent else ' on'}"
+    )
+
+
+def _priority(factors: "Factors") -> str:
+    if not factors.priority:
+        return "0"
+    shifted = _took(abs(factors.seconds_earlier))
+    return f"{factors.priority}, as if submitted {shifted} {'earlier' if factors.priority > 0 else 'later'}"
+
+
+def _clock(moment: "datetime") -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def note_age(reason: "Why") -> None:
+    """How old the verdict is, and whether it still holds."""
+    if reason.live is False:
+        stored = "" if reason.age_seconds is None else f"; this was stored {_took(reason.age_seconds)} ago"
+        note(f"no leading scheduler has answered, so its place is not known{stored}")
+    elif reason.at is not None:
+        cycle = f"cycle {reason.cycle}, " if reason.cycle is not None else ""
+        note(f"{'since' if reason.live else 'as of'} {cycle}{age(reason.at)}")
+
+
+def _took(seconds: float) -> str:
+    from trainmaster.protocol.durations import format_duration
+
+    return format_duration(round(seconds) if seconds >= 1 else seconds)
+
+
+def print_tried(tried: "Tried", *, wide: bool) -> None:
+    """What would become of one job."""
+    print(f"{styled(clean(tried.name), 'bold')} {_held(tried)}{clean(_outcome(tried.trial))}")
+    if wide and tried.trial is not None:
+        print(f"  room now on {_listed(tried.trial.fits_now)}; without any run on {_listed(tried.trial.fits_empty)}")
+        if tried.trial.reason is not None and tried.trial.reason.verdicts:
+            verdicts = tried.trial.reason.verdicts
+            print_table(
+                ["  CLUSTER", "CHECK", "FINDING"],
+                [[f"  {verdict.cluster}", verdict.check, verdict.sentence or "-"] for verdict in verdicts],
+            )
+
+
+def _held(tried: "Tried") -> str:
+    return "would be held; after a resume it " if tried.held else ""
+
+
+def _outcome(trial: "Trial | None") -> str:
+    if trial is None:
+        return "is valid; no leading scheduler has answered what would become of it"
+    if not trial.could_run:
+        return f"could never run: {_joined(trial.why, trial)}"
+    if trial.starts_now:
+        return f"would start now: {trial.why}."
+    return f"would wait as {_placed(trial.place)}: {_joined(trial.why, trial)}{_expected(trial)}"
+
+
+def _joined(why: str, trial: "Trial") -> str:
+    """The reason with what would change it."""
+    return f"{why} {trial.reason.advice}" if trial.reason is not None and trial.reason.advice else why
+
+
+def _placed(place: "Place") -> str:
+    return _rank(place.position, place.jobs_in_queue, place.queue)
+
+
+def _expected(trial: "Trial") -> str:
+    if trial.expected_start is None:
+        return ""
+    return f" It would start by {_clock(trial.expected_start)} on {trial.cluster} if runs keep to their time limits."
+
+
+def _listed(clusters: tuple[str, ...]) -> str:
+    return ", ".join(clusters) or "no cluster"

@@ -1,0 +1,188 @@
+"""``watch``, ``wait`` and ``logs``: staying with jobs. Ctrl-C only stops looking, never the job."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import config, errors
+from trainmaster.cli.event_lines import LinePrinter, transition
+from trainmaster.cli.output import clean, hint, note, styled, took
+from trainmaster.protocol.states import Exit
+
+if TYPE_CHECKING:
+    from trainmaster.client.http import Client
+    from trainmaster.protocol.tenants import JobView
+
+
+def register(app: typer.Typer) -> None:
+    for command in (logs, watch, wait):
+        app.command()(command)
+
+
+def watch(ctx: typer.Context, job: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Show a job's transitions live. Exits with the job's own code; Ctrl-C only stops looking."""
+    with config.connect(ctx) as client, detaching(f"watch {job}"):
+        raise typer.Exit(watch_to_end(client, job))
+
+
+def wait(
+    ctx: typer.Context,
+    jobs: Annotated[list[str], typer.Argument(metavar="ID")],
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Wait no longer than this, such as 10m.")] = None,
+) -> None:
+    """Wait until jobs have ended. The exit code tells how; that of the worst job counts."""
+    seconds = None if timeout is None else seconds_of(timeout)
+    with config.connect(ctx) as client:
+        raise typer.Exit(wait_all(client, jobs, seconds))
+
+
+def logs(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="ID")],
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Show more as it comes, until the job has ended.")
+    ] = False,
+    role: Annotated[str | None, typer.Option(help="Only members of this role.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Only the member with this index.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Of this run; else of the newest.")] = None,
+    tail: Annotated[int, typer.Option(min=0, metavar="BYTES", help="How much of what is there, per member.")] = 65_536,
+) -> None:
+    """Show the output of a job. Members are told apart by a prefix, wherever they run."""
+    with config.connect(ctx) as client, detaching(f"logs -f {job}"):
+        show_logs(client, job, follow=follow, role=role, index=index, attempt=attempt, tail=tail)
+
+
+def seconds_of(text: str) -> float:
+    """What ``--timeout`` means. Raises UsageError."""
+    from trainmaster.protocol.durations import parse_duration
+
+    try:
+        return parse_duration(f"{text}s" if text.isdecimal() else text)
+    except ValueError as error:
+        raise errors.UsageError(f"--timeout: {error}") from error
+
+
+@contextmanager
+def detaching(again: str) -> Iterator[None]:
+    """Ctrl-C says how to come back and exits with the code for a job that has not ended."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        note("detached; the jobs go on. To come back:")
+        hint(("", again))
+        raise typer.Exit(Exit.NOT_FINISHED) from error
+
+
+def exit_for(job: "JobView") -> Exit:
+    """The exit code that tells how a job stands."""
+    from trainmaster.protocol.states import JobState
+
+    codes = {
+        JobState.SUCCEEDED: Exit.SUCCEEDED,
+        JobState.FAILED: Exit.JOB_FAILED,
+        JobState.CANCELLED: Exit.JOB_CANCELLED,
+    }
+    return codes.get(job.state, Exit.NOT_FINISHED)
+
+
+def watch_to_end(client: "Client", job: str) -> Exit:
+    from trainmaster.client.streams import Ended, Notice
+
+    for item in client.watch(job):
+        if isinstance(item, Notice):
+            note(item.text)
+        elif not isinstance(item, Ended):
+            print(transition(item, datetime.now(UTC)), flush=True)
+    return _outcome(client, job)
+
+
+def _outcome(client: "Client", job: str) -> Exit:
+    code = exit_for(client.job(job))
+    if code is Exit.JOB_FAILED:
+        hint(("logs", f"logs {job}"), ("runs", f"job {job}"), ("again", f"retry {job}"))
+    return code
+
+
+def wait_all(client: "Client", jobs: Sequence[str], seconds: float | None) -> int:
+    """Wait for each of the jobs and say how it ended; the worst code."""
+    from trainmaster.protocol.errors import ProblemError
+
+    ends = None if seconds is None else time.monotonic() + seconds
+    worst = 0
+    with detaching(f"wait {' '.join(jobs)}"):
+        for job in jobs:
+            try:
+                done = client.wait(job, None if ends is None else max(ends - time.monotonic(), 0))
+            except ProblemError as error:
+                worst = max(worst, errors.report(error))
+                continue
+            _tell_state(done)
+            worst = max(worst, exit_for(done))
+    return worst
+
+
+def _tell_state(job: "JobView") -> None:
+    duration = f" after {took(job.started_at, job.ended_at)}" if job.started_at and job.ended_at else ""
+    message = f": {clean(job.message)}" if job.message else ""
+    unfinished = "" if job.state.is_terminal else " (not finished)"
+    print(f"{job.id}  {styled(job.shown_state)}{unfinished}{duration}{message}", flush=True)
+
+
+def follow_to_end(client: "Client", job: str) -> Exit:
+    """Show a job's output until it has ended; its exit code."""
+    with detaching(f"logs -f {job}"):
+        show_logs(client, job, follow=True)
+        code = wait_all(client, [job], None)
+    return Exit(code)
+
+
+def show_logs(
+    client: "Client",
+    job: str,
+    *,
+    follow: bool = False,
+    role: str | None = None,
+    index: int | None = None,
+    attempt: int | None = None,
+    tail: int = 65_536,
+) -> None:
+    from trainmaster.client.streams import LogPiece, Notice
+
+    shown = client.job(job)
+    _check_member(shown, role, index)
+    printer = LinePrinter(prefixed=_members(shown, role, index) > 1)
+    pieces = client.logs(job, follow=follow, role=role, index=index, attempt=attempt, tail_bytes=tail)
+    try:
+        for piece in pieces:
+            if isinstance(piece, LogPiece):
+                if piece.missed:
+                    printer.finish()
+                    note(f"{piece.missed} bytes of {piece.role}-{piece.index} were not kept")
+                printer.write(f"{piece.role}-{piece.index}", piece.data)
+            else:
+                printer.finish()
+                note(piece.text if isinstance(piece, Notice) else f"{job} {piece.state}")
+    finally:
+        printer.finish()
+
+
+def _members(job: "JobView", role: str | None, index: int | None) -> int:
+    """How many members' output is shown."""
+    roles = [item for item in (job.spec or {}).get("roles", []) if role in (None, item["name"])]
+    return sum(1 if index is not None else int(item.get("replicas", 1)) for item in roles)
+
+
+def _check_member(job: "JobView", role: str | None, index: int | None) -> None:
+    """Raise ProblemError when the job has no such member: its log would be empty for ever."""
+    from trainmaster.protocol.errors import Code, ProblemError
+
+    sizes = {item["name"]: int(item.get("replicas", 1)) for item in (job.spec or {}).get("roles", [])}
+    if role is not None and sizes and role not in sizes:
+        raise ProblemError(Code.NOT_FOUND, f"{job.id} has no role {role!r}; it has: {', '.join(sizes)}")
+    most = max((size for name, size in sizes.items() if role in (None, name)), default=None)
+    if index is not None and most is not None and index >= most:
+        raise ProblemError(Code.NOT_FOUND, f"{job.id} has no member {index}; the indexes go from 0 to {most - 1}")

@@ -1,0 +1,121 @@
+"""What becomes of a run's members if nobody interferes: drawn the moment they start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from trainmaster.fake_cluster.behaviour import Behaviour
+from trainmaster.fake_cluster.plan import Plan
+from trainmaster.fake_cluster.run import SUCCEEDED, Verdict
+from trainmaster.fake_cluster.seeded_random import Span, draw
+from trainmaster.protocol.states import FailureCategory, RunState
+
+_NONE: Mapping[int, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """When and how a run ends by itself, when each role's members do, and which role's member starts again when.
+
+    With ``regroups`` it does not end at ``at``: a member fails then, and all start again together, that many seconds after they
+    have ended.
+    """
+
+    at: float
+    verdict: Verdict
+    role_ends: tuple[float, ...]
+    restarts: tuple[tuple[float, int], ...] = ()
+    rests: tuple[tuple[float, int], ...] = ()
+    """When a member of which role has failed and waits for that."""
+    regroups: float | None = None
+
+
+def overdue(plan: Plan) -> Verdict:
+    """How a run ends whose time limit is over."""
+    return Verdict(RunState.FAILED, f"its time limit of {plan.time_limit:g} s is over", FailureCategory.DEADLINE)
+
+
+class Fate:
+    """Draws outcomes. ``speed`` shortens all times."""
+
+    def __init__(self, seed: int, speed: float) -> None:
+        self._seed = seed
+        self._speed = speed
+
+    def span(self, span: Span, *words: object) -> float:
+        """Seconds drawn from a span."""
+        part = 0.0 if span.least == span.most else draw(self._seed, *words)
+        return span.at(part) / self._speed
+
+    def start_time(self, run: str, plan: Plan) -> float:
+        """A gang has started when its slowest member has."""
+        return max(self.span(role.behaviour.start_time, run, role.name, "start") for role in plan.roles)
+
+    def outcome(
+        self,
+        run: str,
+        attempt: int,
+        plan: Plan,
+        now: float,
+        *,
+        deadline: float = inf,
+        regroups: int = 0,
+        restarted: Mapping[int, int] = _NONE,
+    ) -> Outcome:
+        """The outcome of a run whose members all start at ``now``, for the first time or again.
+
+        ``regroups``: how often all were started again; ``restarted``: by role, how often a member was alone.
+        """
+        ends: list[float] = []
+        restarts: list[tuple[float, int]] = []
+        rests: list[tuple[float, int]] = []
+        failed_at, failure = inf, SUCCEEDED
+        regroup_at, pause = inf, 0.0
+        for position, role in enumerate(plan.roles):
+            does, again = role.behaviour, role.restarts
+            length = self.span(does.run_time, run, role.name, "run")
+            used = regroups if again.of_gang else restarted.get(position, 0)
+            failures, left = max(0, does.member_failures - used), max(0, again.limit - used)
+            waits = 0 if again.of_gang else min(failures, left)
+            ends.append(now + length + waits * again.back_off)
+            fails_at = ends[-1] if self._fails(run, role.name, attempt, does) else inf
+            if failures and length < inf:
+                moments = [
+                    now + length * n / (failures + 1) + min(n - 1, waits) * again.back_off
+                    for n in range(1, failures + 1)
+                ]
+                if again.of_gang and left:
+                    if moments[0] < regroup_at:
+                        regroup_at, pause = moments[0], again.back_off
+                else:
+                    restarts += [(moment + again.back_off, position) for moment in moments[:waits]]
+                    rests += [(moment, position) for moment in moments[:waits] if again.back_off > 0]
+                    fails_at = min([fails_at, *moments[waits : waits + 1]])
+            if fails_at < failed_at:
+                # The member that starts again is the first one, so that the same one fails in the end.
+                index = 0 if does.member_failures else int(draw(self._seed, run, role.name, "who") * role.count)
+                failed_at, failure = fails_at, self._failure(plan, position, index)
+        deciding = None if plan.success is None else plan.position(plan.success)
+        at = max(ends) if deciding is None else ends[deciding]
+        verdict = SUCCEEDED
+        if failed_at < inf and failed_at <= at:
+            at, verdict = failed_at, failure
+        regroup = regroup_at < at
+        if regroup:
+            at = regroup_at
+        if deadline < at:
+            at, verdict, regroup = deadline, overdue(plan), False
+        return Outcome(at, verdict, tuple(ends), tuple(restarts), tuple(rests), pause if regroup else None)
+
+    def _fails(self, run: str, role: str, attempt: int, does: Behaviour) -> bool:
+        if attempt <= does.fail_runs or does.fail >= 1:
+            return True
+        return does.fail > 0 and draw(self._seed, run, role, "fail") < does.fail
+
+    def _failure(self, plan: Plan, position: int, index: int) -> Verdict:
+        role = plan.roles[position]
+        does = role.behaviour
+        how = f"exit code {does.exit_code}" if does.signal is None else f"signal {does.signal}"
+        again = f" after {role.restarts.limit} restarts" if does.member_failures and role.restarts.limit else ""
+        message = f"member {role.name}-{index} failed with {how}{again}"
+        return Verdict(RunState.FAILED, message, does.category, does.exit_code, does.signal, position, index)
