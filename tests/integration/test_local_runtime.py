@@ -660,14 +660,16 @@ def test_the_zygote_stays_light() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [("books", "admit"), ("books", "make_plan"), ("room.Room", "find"), ("room.Room", "use")],
+    [("run_registry", "admit"), ("run_registry", "make_plan"), ("room.Room", "find"), ("room.Room", "use")],
     ids=lambda value: value,
 )
 async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
     lab: LocalLab, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
 ) -> None:
     place = f"trainmaster_agent.runtime.local.{owner}.{name}"
-    original = pkgutil.resolve_name(place.replace(".room.Room", ".room:Room").replace(".books.", ".books:"))
+    original = pkgutil.resolve_name(
+        place.replace(".room.Room", ".room:Room").replace(".run_registry.", ".run_registry:")
+    )
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         if any(getattr(one, "name", "") == "odd" or _spec_name(one) == "odd" for one in args):

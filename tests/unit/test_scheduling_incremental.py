@@ -35,7 +35,7 @@ from trainmaster_dispatcher.scheduling.state.state import (
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
-EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (2000, 40)
+EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (600, 40)
 BATCHES = 20
 """The examples are dealt out to so many tests."""
 MOST_WAITING = 25
