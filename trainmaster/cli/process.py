@@ -22,10 +22,10 @@ MetricsPort = Annotated[
 ]
 
 
-def need(distribution: str, *modules: str) -> None:
-    """Exit with a clear line when one of ``modules``, which ``distribution`` brings, is not installed."""
+def need(requirement: str, *modules: str) -> None:
+    """Exit with a clear line when one of ``modules``, which installing ``requirement`` brings, is not there."""
     if any(find_spec(module) is None for module in modules):
-        typer.echo(f"this command needs more packages: install {distribution}", err=True)
+        typer.echo(f"this command needs more packages: install {requirement}", err=True)
         raise typer.Exit(Exit.MISSING_EXTRA)
 
 
@@ -38,7 +38,6 @@ def serve_metrics(port: int | None, process: str, is_alive: Callable[[], bool] |
     """Serve the metrics of a process that has no HTTP interface of its own; with port None, nothing."""
     if port is None:
         return
-    need("trainmaster-agent" if process == "agent" else "trainmaster-dispatcher", "prometheus_client")
     from trainmaster.metrics.exporter import start_exporter
     from trainmaster.metrics.kinds import Process
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainmaster import process_logs
-from trainmaster.cli.process import MetricsPort, PlainLogs, fail, need, serve_metrics, until_stopped, user_ids
+from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped, user_ids
 from trainmaster.protocol.states import Exit
 from trainmaster_agent.cli.fleet import fleet, run_agents
 
@@ -105,7 +105,6 @@ def _read_secret(key_file: Path | None, key: str) -> str:
 def _run_on_kubernetes(
     path: Path, url: str, secret: str, kubeconfig: Path | None, context: str | None, metrics_port: int | None
 ) -> None:
-    need("trainmaster-agent", "kubernetes", "aiohttp")
     if not secret:
         raise fail("give the agent's API key with --key-file or TRAINMASTER_API_KEY", Exit.USAGE)
     from trainmaster_agent.cli.kubernetes import Pulse, read_cluster, run_kubernetes_agent

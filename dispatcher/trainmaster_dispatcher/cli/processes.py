@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from trainmaster import process_logs
-from trainmaster.cli.process import MetricsPort, PlainLogs, fail, need, serve_metrics, until_stopped
+from trainmaster.cli.process import MetricsPort, PlainLogs, fail, serve_metrics, until_stopped
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import Exit
 from trainmaster_dispatcher.api.audience import Audience
@@ -39,7 +39,6 @@ def register(app: typer.Typer) -> None:
 
 
 def _settings() -> Any:
-    need("trainmaster-dispatcher", "sqlalchemy", "fastapi", "redis", "alembic", "psycopg")
     from trainmaster_dispatcher.services.settings import Settings
 
     try:
@@ -198,7 +197,6 @@ def beat(metrics_port: MetricsPort = None, plain_logs: PlainLogs = False) -> Non
 def _side_settings(*, plain_logs: bool) -> Any:
     """What worker and beat begin with: settings, logs, and both stores, without which they can do nothing."""
     settings = _settings()
-    need("trainmaster-dispatcher", "celery")
     if not settings.redis_url:
         raise fail("set REDIS_URL, for example redis://host/0: workers are told through it what to do", Exit.USAGE)
     process_logs.set_up(json=not plain_logs)

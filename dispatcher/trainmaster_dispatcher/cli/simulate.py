@@ -113,7 +113,6 @@ def simulate(
     from trainmaster.cli.documents import parse_settings
     from trainmaster.cli.errors import UsageError
     from trainmaster.cli.fleet_file import read_fleet
-    from trainmaster.cli.process import need
     from trainmaster_dispatcher.cli.simulations import ask
 
     is_history = workload == _HISTORY and not workload.exists()
@@ -127,7 +126,6 @@ def simulate(
             )
         asked = _Asked(workload, fleet, tenants or (), given, sweep, _cases(cases, sweep, output), queue, limits, seed)
         return ask(ctx, _spec_of(asked, title, faster, _span(since, until) if is_history else None))
-    need("trainmaster-dispatcher", "sortedcontainers")
     from trainmaster_dispatcher.whatif.engine import Simulation
     from trainmaster_dispatcher.whatif.figures import figures_of
     from trainmaster_dispatcher.whatif.report import Case, page

