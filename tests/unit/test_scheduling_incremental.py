@@ -35,8 +35,8 @@ from trainmaster_dispatcher.scheduling.state.state import (
 from trainmaster_dispatcher.services.feed_follower import Applied, Follower
 
 IS_DEEP = bool(os.environ.get("TRAINMASTER_DEEP"))
-EXAMPLES, CYCLES = (50, 2000) if IS_DEEP else (600, 40)
-BATCHES = 20
+# Each batch has to show every kind of decision, so it holds a hundred short lives or some long ones.
+EXAMPLES, CYCLES, BATCHES = (50, 2000, 20) if IS_DEEP else (600, 40, 6)
 """The examples are dealt out to so many tests."""
 MOST_WAITING = 25
 START = 1_000_000.0
