@@ -101,7 +101,7 @@ async def list_jobs(
         labels=_labels(label or []),
         cluster=cluster,
     )
-    async with state.stores.database.transaction() as tx:
+    async with state.stores.database.reading() as tx:
         return answer(await job_queries.list_jobs(tx, caller, wanted, cursor, limit))
 
 
@@ -178,7 +178,7 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
 @router.get("/{job_id}")
 async def show_job(job_id: str, state: App, caller: Person) -> Response:
     """One job with its specification and runs."""
-    async with state.stores.database.transaction() as tx:
+    async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
 
@@ -255,7 +255,7 @@ async def events(
     limit: Limit = 1000,
 ) -> Response:
     """The job's transitions: JSON, or server-sent events when asked for with ``Accept: text/event-stream``."""
-    async with state.stores.database.transaction() as tx:
+    async with state.stores.database.reading() as tx:
         key = await job_actions.find_key(tx, caller, job_id)
         if "text/event-stream" not in request.headers.get("accept", ""):
             rows = await job_store.events_after(tx, key, after, limit)

@@ -75,7 +75,7 @@ class Followers:
     async def _read_events(self, place: tuple[int, int, int], read: _Read) -> None:
         error: Exception | None = None
         try:
-            async with self.reads, self._stores.database.transaction() as tx:
+            async with self.reads, self._stores.database.reading() as tx:
                 del self._next_reads[place]
                 happened = Happened(await job_store.events_after(tx, *place), await job_store.standing(tx, place[0]))
         except Exception as failed:  # noqa: BLE001 - whoever waits for it is told

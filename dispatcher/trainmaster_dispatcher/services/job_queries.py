@@ -85,7 +85,7 @@ async def list_jobs(
     elif caller.is_admin:
         found = store.Filter()
     else:
-        found = store.Filter(tuple(await tenants.queue_ids_below(tx, caller.queues)))
+        found = store.Filter(below=tuple(caller.queues))
     rows = await store.page(tx, found, before, limit + 1)
     page = rows[:limit]
     views = []

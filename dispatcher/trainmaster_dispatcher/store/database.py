@@ -168,6 +168,7 @@ class Database:
             json_deserializer=orjson.loads,
             connect_args={"options": _SETTINGS, "connect_timeout": 5},
         )
+        self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -177,6 +178,22 @@ class Database:
                 transaction = Transaction(connection)
                 yield transaction
             await transaction.committed()
+        except (DBAPIError, psycopg.Error, PoolTimeoutError, OSError) as error:
+            mapped = map_error(error)
+            if mapped is error:
+                raise
+            raise mapped from error
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Transaction]:
+        """Statements that only read, each by itself: two round trips less than in a transaction.
+
+        Each sees the rows as they are when it begins, as it does in a transaction too. No lock and no ``SET LOCAL`` outlasts its
+        statement, and ``pages`` has no meaning here.
+        """
+        try:
+            async with self._reading.connect() as connection:
+                yield Transaction(connection)
         except (DBAPIError, psycopg.Error, PoolTimeoutError, OSError) as error:
             mapped = map_error(error)
             if mapped is error:

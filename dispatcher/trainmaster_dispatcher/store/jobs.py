@@ -339,7 +339,7 @@ async def state_counts(tx: Transaction, queue_ids: Sequence[int]) -> dict[int, d
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs are meant. ``queue_ids`` None means all queues."""
+    """Which jobs are meant. ``queue_ids`` None means all queues; ``below`` narrows them to these queues and all below them."""
 
     queue_ids: tuple[int, ...] | None = None
     states: tuple[str, ...] = ()
@@ -347,6 +347,7 @@ class Filter:
     class_id: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     cluster: str | None = None
+    below: tuple[str, ...] | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
         """The condition and its parameters."""
@@ -354,6 +355,12 @@ class Filter:
         if self.queue_ids is not None:
             parts.append("j.queue_id = ANY(:f_queues)")
             parameters["f_queues"] = list(self.queue_ids)
+        if self.below is not None:
+            parts.append(
+                "j.queue_id = ANY(ARRAY(SELECT b.id FROM queues b, unnest(CAST(:f_below AS text[])) AS p"
+                " WHERE b.path = p OR starts_with(b.path, p || '/')))"
+            )
+            parameters["f_below"] = list(self.below)
         if self.states:
             parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
             parameters["f_states"] = list(self.states)

@@ -56,6 +56,8 @@ class CycleContext:
     """By queue: its part of ``blocked_shapes``; None where a class takes a longer look."""
     prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
     """By queue and shape."""
+    closed_queues: dict[int, tuple[str, Queue | None]] = field(default_factory=dict)
+    """By queue: the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,16 +337,26 @@ def _terms_of(cycle: CycleContext, queue: Queue) -> QueueTerms:
     return QueueTerms(cycle.rooms.view.access_of(queue), limit, cycle.windows.entitled(queue.id))
 
 
+def _closed(cycle: CycleContext, queue: Queue) -> tuple[str, Queue | None]:
+    """Return the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
+    found = cycle.closed_queues.get(queue.id)
+    if found is None:
+        ancestry = cycle.rooms.view.ancestry(queue.id)
+        fault = next((above.fault for above in ancestry if above.fault), "")
+        closed = next((above for above in ancestry if not above.state.starts_jobs), None)
+        found = cycle.closed_queues[queue.id] = fault, closed
+    return found
+
+
 def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> Prepared:
     known = cycle.prepared.get((queue.id, key.shape_id))
     if known is None:
         view = cycle.rooms.view
-        fault = view.shapes[key.shape_id].fault or next((one.fault for one in view.ancestry(queue.id) if one.fault), "")
-        if fault:
+        queue_fault, closed = _closed(cycle, queue)
+        if fault := view.shapes[key.shape_id].fault or queue_fault:
             found = cycle.prepared[queue.id, key.shape_id] = Prepared([], 0.0, explain.unusable(fault))
             return found
         sizes = cycle.rooms.sizes_of(key.shape_id)
-        closed = next((above for above in view.ancestry(queue.id) if not above.state.starts_jobs), None)
         for_ever = cycle.ledger.never(queue.id, sizes[-1].charge)
         stops = None
         if closed is not None:

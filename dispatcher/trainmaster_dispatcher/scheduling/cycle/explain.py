@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import ceil, inf
 
 from trainmaster.protocol.durations import format_duration
@@ -65,9 +66,17 @@ _ADVICE = {
 
 def reason(token: Token, sentence: str, verdicts: Sequence[Verdict] = ()) -> Reason:
     """A reason with its tier and advice."""
-    return Reason(
-        token=token, tier=token.tier, sentence=sentence, advice=_ADVICE.get(token, ""), verdicts=tuple(verdicts)
+    return (
+        _cached_reason(token, sentence, tuple(verdicts)) if not verdicts else _reason(token, sentence, tuple(verdicts))
     )
+
+
+def _reason(token: Token, sentence: str, verdicts: tuple[Verdict, ...]) -> Reason:
+    return Reason(token=token, tier=token.tier, sentence=sentence, advice=_ADVICE.get(token, ""), verdicts=verdicts)
+
+
+_cached_reason = lru_cache(maxsize=4096)(_reason)
+"""Classes that wait for quota have the same reasons cycle after cycle."""
 
 
 def blocked(verdicts: Sequence[Verdict]) -> Reason:

@@ -11,6 +11,7 @@ capacity in place of the sum of nominal quotas: guarantees above it are then wor
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from trainmaster.protocol.quantities import format_apart
@@ -104,6 +105,23 @@ class QuotaLimits:
         return found
 
 
+@lru_cache(maxsize=4096)
+def _over(path: str, line: Flavor, quota: Quota, used: int, need: int) -> tuple[Token, str]:
+    """Return the token and sentence of a queue's limit or borrowing limit that ``need`` more than ``used`` would break.
+
+    Cached: a job that waits for quota waits for the same cycle after cycle.
+    """
+    needs = f"this job needs {line.format(need)} more"
+    if quota.limit is not None and used + need > quota.limit:
+        uses = f"uses {line.format(used)} of its {line.format(quota.limit)} {line}"
+        uses = protected(uses, path, f"has too little {line} left")
+        return Token.QUEUE_LIMIT, f"queue {path} {uses}; {needs}"
+    own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
+    uses = f"uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}"
+    uses = protected(uses, path, f"may not borrow enough {line}")
+    return Token.BORROWING_LIMIT, f"queue {path} {uses}; {needs}"
+
+
 def past_shares(view: SchedulerState, now: float) -> Mapping[int, float]:
     """By queue: what counts now of the shares that it had before."""
     return _NO_PAST if view.past is None else view.past.shares(now)
@@ -178,7 +196,8 @@ class QuotaTree:
             for line, quota, most in limits:
                 need = charge.get(line, 0)
                 if need and account.used.get(line, 0) + need > most:
-                    return self._over(queue, line, quota, account.used.get(line, 0), need)
+                    token, sentence = _over(queue.path, line, quota, account.used.get(line, 0), need)
+                    return Obstacle(token, queue, sentence)
             if runs and queue.max_running is not None and account.running >= queue.max_running:
                 runs_now = f"{account.running} of at most {queue.max_running} jobs"
                 told = protected(runs_now, queue.path, "as many jobs as it may")
@@ -201,17 +220,6 @@ class QuotaTree:
             if queue.max_running is not None:
                 most = min(most, queue.max_running - account.running)
         return max(most, 0)
-
-    def _over(self, queue: Queue, line: Flavor, quota: Quota, used: int, need: int) -> Obstacle:
-        needs = f"this job needs {line.format(need)} more"
-        if quota.limit is not None and used + need > quota.limit:
-            uses = f"uses {line.format(used)} of its {line.format(quota.limit)} {line}"
-            uses = protected(uses, queue.path, f"has too little {line} left")
-            return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
-        own, borrowing = line.format(quota.guaranteed), line.format(quota.borrowing or 0)
-        uses = f"uses {line.format(used)} {line}; {own} are guaranteed to it and it may borrow {borrowing}"
-        uses = protected(uses, queue.path, f"may not borrow enough {line}")
-        return Obstacle(Token.BORROWING_LIMIT, queue, f"queue {queue.path} {uses}; {needs}")
 
     def _kept_from(self, ancestry: tuple[Queue, ...], charge: Mapping[Flavor, int]) -> Obstacle | None:
         """Whether the start would use what other queues keep for themselves."""
