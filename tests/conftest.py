@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, text
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.openapi_check import CHECKED
 from tests.waiting import eventually
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, RunReport, SyncRequest, run_digest
 from trainmaster.protocol.ids import parse_run_id
@@ -221,10 +222,14 @@ class Service:
     """With the admin's key."""
 
     def agent(self, cluster: str = "private", **fields: Any) -> FakeAgent:
-        return FakeAgent(httpx.AsyncClient(base_url=self.url, timeout=60), f"tmk_{cluster}", **fields)
+        return FakeAgent(
+            httpx.AsyncClient(base_url=self.url, timeout=60, event_hooks=CHECKED), f"tmk_{cluster}", **fields
+        )
 
     def as_key(self, key: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
+        return httpx.AsyncClient(
+            base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=60, event_hooks=CHECKED
+        )
 
     async def submit(self, name: str = "job", queue: str = "default", cpu: str = "1", **fields: Any) -> str:
         answer = await self.http.post("/v1/jobs", json=job(name, queue, cpu, **fields))
@@ -300,7 +305,7 @@ async def service(database_url: str, redis_url: str, default_requests: str) -> A
         stop = asyncio.Event()
         scheduling = asyncio.create_task(Scheduler(stores).run(stop))
         async with httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60
+            base_url=url, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60, event_hooks=CHECKED
         ) as http:
             yield Service(url, settings, stores, http)
         stop.set()

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.conftest import Service, job
+from tests.integration.rows import picture
 from tests.integration.test_authorization import make_key
 
 
@@ -79,3 +80,25 @@ async def test_the_access_log_says_who_called_from_where(service: Service, caplo
     assert (line["client"], line["key_id"], line["key"]) == ("127.0.0.1", key["id"], key["name"])
     assert max(map(len, by_path)) <= 500
     assert secret not in caplog.text
+
+
+async def test_a_query_parameter_that_a_call_does_not_have_is_a_mistake(service: Service) -> None:
+    before = await picture(service.stores)
+    for method, path, body in (
+        ("POST", "/v1/jobs?dryrun=true", job()),  # with another name it would submit
+        ("GET", "/v1/jobs?states=queued", None),  # it would list jobs of all states
+        ("DELETE", "/v1/clusters/private?forced=1", None),
+        ("GET", "/v1/priority-classes?limit=1", None),
+        ("GET", f"/v1/jobs?{'x' * 5_000}=1", None),
+    ):
+        answer = await service.http.request(method, path, json=body)
+        assert answer.status_code == 422, (path, answer.text)
+        problem = answer.json()
+        name = path.partition("?")[2].partition("=")[0]
+        assert problem["code"] == "invalid-parameter"
+        assert problem["mistakes"][0]["path"].rstrip(".") == name[:40]
+        assert len(answer.content) < 1_000
+    assert "it has dryRun" in (await service.http.post("/v1/jobs?dryrun=true", json=job())).json()["detail"]
+    assert "it has none" in (await service.http.get("/v1/priority-classes?limit=1")).json()["detail"]
+    assert await picture(service.stores) == before
+    assert (await service.http.post("/v1/jobs?dryRun=true", json=job())).status_code == 200

@@ -212,10 +212,9 @@ class Standing(Lenient):
     until: Timestamp
 
 
-class PolicyStatus(Lenient):
+class PolicyFigures(Lenient):
     """How a policy stands, as the leading scheduler sees it."""
 
-    name: str
     jobs: int
     nodes: float
     resources: dict[str, str] = {}
@@ -224,6 +223,12 @@ class PolicyStatus(Lenient):
     """Why nothing may go by it now; empty where that depends on the job."""
     utilisation: float | None = None
     """How full private clusters are, where it matters."""
+
+
+class PolicyStatus(PolicyFigures):
+    """The same with the policy's name."""
+
+    name: str
 
 
 class Preview(Lenient):

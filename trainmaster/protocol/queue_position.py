@@ -48,10 +48,9 @@ class Place(Lenient):
     factors: Factors
 
 
-class QueueUsage(Lenient):
+class QueueFigures(Lenient):
     """What the live runs of a queue and of all below it take, as the leading scheduler counts it."""
 
-    queue: str
     running: int
     """Live runs, those that are stopping included: what they hold is not free yet."""
     used: dict[str, str] = Field(default_factory=dict)
@@ -62,6 +61,12 @@ class QueueUsage(Lenient):
     """The same for what it uses beyond its guarantees; the lowest among siblings has the next turn."""
     past_share: float = 0.0
     """What counts of the shares beyond guarantee that it had before, where past usage counts."""
+
+
+class QueueUsage(QueueFigures):
+    """The same with the queue's path."""
+
+    queue: str
 
 
 class Usages(Lenient):

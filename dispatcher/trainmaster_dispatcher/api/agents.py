@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.protocol.agent import StreamPush
+from trainmaster.protocol.agent import DesiredAnswer, StreamPush, SyncAnswer, SyncRequest
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.sync_parts import read_sync
 from trainmaster.protocol.validation_errors import mistakes_of
 from trainmaster_dispatcher.api.context import Agent, App
 from trainmaster_dispatcher.api.limits import StreamKind
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.services import agents, logs
 from trainmaster_dispatcher.services.submission_parsing import without_nul
 from trainmaster_dispatcher.store.redis_channels import CLUSTERS
@@ -22,8 +23,8 @@ def _json(model: BaseModel) -> Response:
     return Response(model.model_dump_json(by_alias=True), media_type="application/json")
 
 
-@router.post("/sync")
-async def sync(request: Request, state: App, caller: Agent) -> Response:
+@router.post("/sync", **contract(takes=SyncRequest, gives=SyncAnswer))
+async def sync_cluster(request: Request, state: App, caller: Agent) -> Response:
     """State of a cluster's runs and capacity; renews the session lease."""
     try:
         body = read_sync(without_nul(await request.body()))
@@ -32,8 +33,8 @@ async def sync(request: Request, state: App, caller: Agent) -> Response:
     return _json(await agents.sync(state.stores, caller, body))
 
 
-@router.get("/desired")
-async def desired(
+@router.get("/desired", **contract(gives=DesiredAnswer))
+async def show_desired(
     request: Request,
     state: App,
     caller: Agent,
@@ -49,8 +50,8 @@ async def desired(
     return Response(body, media_type="application/json")
 
 
-@router.post("/streams/{stream}")
-async def push(stream: str, request: Request, state: App, caller: Agent) -> Response:
+@router.post("/streams/{stream}", **contract(takes=StreamPush))
+async def push_stream(stream: str, request: Request, state: App, caller: Agent) -> Response:
     """Log chunks for a follower, or, under a run's id, the tail that is kept with the run."""
     try:
         body = StreamPush.model_validate_json(without_nul(await request.body()))

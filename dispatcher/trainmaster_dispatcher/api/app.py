@@ -5,11 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -26,6 +25,7 @@ from trainmaster_dispatcher.api import (
     clusters,
     datasets,
     jobs,
+    openapi,
     prices,
     reference_page,
     simulations,
@@ -50,36 +50,6 @@ log = logging.getLogger(__name__)
 
 _KEYS_SECONDS = 1.0
 _REFUSALS_SECONDS = 1.0
-_PROBLEM_SCHEMA = {
-    "description": "An RFC 9457 problem; docs/reference/errors.md has a section for each code.",
-    "type": "object",
-    "required": ["type", "title", "status", "code", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string", "enum": [code.value for code in Code]},
-        "detail": {"type": "string"},
-        "instance": {"type": "string"},
-        "requestId": {"type": "string"},
-        "mistakes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["path", "message"],
-                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
-            },
-        },
-    },
-}
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": HTTPStatus(status).phrase,
-        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-    for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
-}
-
 _ROUTERS = {
     Audience.USERS: (
         "/v1",
@@ -100,7 +70,12 @@ _ROUTERS = {
 
 
 def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
-    """The api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
+    """Return the api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
+    return Envelope(make_routes(settings, audience), settings.largest_body_bytes, settings.most_body_bytes_at_once)
+
+
+def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
+    """Return the same without the bounds of ``Envelope``: its routes and their description."""
     app = FastAPI(
         title="Trainmaster",
         version=__version__,
@@ -110,15 +85,16 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
         redoc_url=None,
         # A redirect would be made of the Host header, which the caller chooses.
         redirect_slashes=False,
-        responses=_PROBLEMS,
+        responses=openapi.PROBLEMS,
+        generate_unique_id_function=openapi.operation_id,
     )
-    app.openapi = partial(_document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
+    app.openapi = partial(openapi.document, app)  # type: ignore[method-assign] # as FastAPI's documentation extends it
     app.state.settings = settings
     app.state.audience = audience
     for other, (prefix, routers) in _ROUTERS.items():
         if audience.includes(other):
             for router in routers:
-                app.include_router(router)
+                app.include_router(router, dependencies=[Depends(openapi.known_parameters)] * (other is Audience.USERS))
         else:
             app.mount(prefix, _for_others(audience, other))
     app.add_api_route("/docs", _reference, include_in_schema=False)
@@ -132,7 +108,7 @@ def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     app.add_exception_handler(DuplicateError, _on_duplicate)
     app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_error)
-    return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once)
+    return app
 
 
 def _for_others(audience: Audience, other: Audience) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
@@ -242,17 +218,6 @@ async def _ready(request: Request) -> Response:
     await state.stores.database.ping()
     soft = "away" if state.stores.soft.is_away else "ok"
     return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with what routes do not say themselves: how calls are authenticated, and what a problem is."""
-    if app.openapi_schema is None:
-        document = FastAPI.openapi(app)
-        components = document.setdefault("components", {})
-        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
-        components.setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
-        document["security"] = [{"apiKey": []}]
-    return app.openapi_schema or {}
 
 
 async def _reference(request: Request) -> Response:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DeclareLostSpec,
@@ -14,6 +15,7 @@ from trainmaster.protocol.tenants import (
     StopQuarantinedSpec,
 )
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
 from trainmaster_dispatcher.services import auditing, clusters, job_queries, recovery, tenants
 from trainmaster_dispatcher.store.database import Transaction
@@ -22,21 +24,21 @@ from trainmaster_dispatcher.store.keys import Caller
 router = APIRouter(prefix="/v1", tags=["clusters"])
 
 
-@router.get("/clusters")
+@router.get("/clusters", **contract(gives=answers.ClusterList))
 async def list_clusters(state: App, caller: Person) -> Response:
     """Clusters that the caller's jobs may go to, with their contact and capacity."""
     async with state.stores.database.transaction() as tx:
         return answer({"clusters": await job_queries.list_clusters(tx, caller)})
 
 
-@router.get("/clusters/{name}")
+@router.get("/clusters/{name}", **contract(gives=answers.ClusterView))
 async def show_cluster(name: str, state: App, caller: Person) -> Response:
     """One cluster."""
     async with state.stores.database.transaction() as tx:
         return named(await job_queries.list_clusters(tx, caller), name, "cluster")
 
 
-@router.put("/clusters/{name}")
+@router.put("/clusters/{name}", **contract(takes=ClusterSpec, gives=ClusterSpec))
 async def put_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Declare or change a cluster."""
     spec = read_model(ClusterSpec, await request.body())
@@ -45,7 +47,7 @@ async def put_cluster(name: str, request: Request, state: App, caller: Admin) ->
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-@router.delete("/clusters/{name}", status_code=204)
+@router.delete("/clusters/{name}", **contract(status=204))
 async def delete_cluster(name: str, state: App, caller: Admin, force: bool = False) -> Response:
     """Remove a cluster with its agent's keys, once nothing of it runs; with ``force`` its runs are declared lost first."""
 
@@ -60,8 +62,8 @@ async def delete_cluster(name: str, state: App, caller: Admin, force: bool = Fal
     return Response(status_code=204)
 
 
-@router.post("/clusters/{name}/join", status_code=201)
-async def join(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/join", **contract(takes=JoinSpec, gives=answers.AgentKey, status=201))
+async def join_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make a key for a cluster's agent, and the cluster if it is not there. The secret is in this answer and nowhere else."""
     refuse_idempotency_key(request)
     spec = read_model(JoinSpec, await request.body())
@@ -69,8 +71,8 @@ async def join(name: str, request: Request, state: App, caller: Admin) -> Respon
     return await _make_agent_key(state, caller, "join cluster", name, lambda tx: clusters.join(tx, spec))
 
 
-@router.post("/clusters/{name}/rotate", status_code=201)
-async def rotate(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/rotate", **contract(takes=RotateSpec, gives=answers.AgentKey, status=201))
+async def rotate_agent_key(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make another key for a cluster's agent, and revoke the old ones at once or not."""
     refuse_idempotency_key(request)
     spec = read_model(RotateSpec, await request.body())
@@ -91,8 +93,8 @@ async def _make_agent_key(
     return answer(made, 201)
 
 
-@router.post("/clusters/{name}/drain")
-async def drain(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/drain", **contract(takes=DrainSpec, gives=answers.DrainAnswer))
+async def drain_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Let nothing new start on a cluster, and what runs there give way, or finish."""
     body = await request.body()
     spec = read_model(DrainSpec, body)
@@ -107,8 +109,8 @@ async def drain(name: str, request: Request, state: App, caller: Admin) -> Respo
     return await once_in_parts(request, state, caller, body, work, action="drain", target=name, details=details)
 
 
-@router.post("/clusters/{name}/declare-lost")
-async def declare_lost(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/declare-lost", **contract(takes=DeclareLostSpec, gives=answers.LostRuns))
+async def declare_runs_lost(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Take an admin's word that nothing of a cluster runs any more."""
     body = await request.body()
     spec = read_model(DeclareLostSpec, body)
@@ -126,15 +128,17 @@ async def declare_lost(name: str, request: Request, state: App, caller: Admin) -
     return await once_in_parts(request, state, caller, body, work, action="declare lost", target=name, details=details)
 
 
-@router.get("/clusters/{name}/quarantined-runs")
-async def list_quarantined(name: str, state: App, caller: Admin) -> Response:
+@router.get("/clusters/{name}/quarantined-runs", **contract(gives=answers.QuarantinedRuns))
+async def list_quarantined_runs(name: str, state: App, caller: Admin) -> Response:
     """Runs that the cluster's agent holds and that the store has forgotten since it was restored."""
     async with state.stores.database.transaction() as tx:
         return answer({"runs": await recovery.list_quarantined(tx, name)})
 
 
-@router.post("/clusters/{name}/stop-quarantined")
-async def stop_quarantined(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post(
+    "/clusters/{name}/stop-quarantined", **contract(takes=StopQuarantinedSpec, gives=answers.StoppedQuarantined)
+)
+async def stop_quarantined_runs(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Have quarantined runs stopped: those that are named, or all of them."""
     body = await request.body()
     spec = read_model(StopQuarantinedSpec, body)
@@ -145,14 +149,14 @@ async def stop_quarantined(name: str, request: Request, state: App, caller: Admi
     return await once(request, state, caller, body, work, action="stop quarantined", target=name)
 
 
-@router.post("/clusters/{name}/cordon")
-async def cordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/cordon", **contract(gives=answers.CordonAnswer))
+async def cordon_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Let nothing new start on a cluster."""
     return await _cordon(name, request, state, caller, on=True)
 
 
-@router.post("/clusters/{name}/uncordon")
-async def uncordon(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.post("/clusters/{name}/uncordon", **contract(gives=answers.CordonAnswer))
+async def uncordon_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Let jobs start on a cluster again."""
     return await _cordon(name, request, state, caller, on=False)
 

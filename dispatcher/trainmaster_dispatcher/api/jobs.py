@@ -9,9 +9,12 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
+from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import JobState
+from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.api.asgi import client_address, request_id
 from trainmaster_dispatcher.api.context import (
     App,
@@ -26,6 +29,7 @@ from trainmaster_dispatcher.api.context import (
     readable,
 )
 from trainmaster_dispatcher.api.limits import OpenStream, StreamKind
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
@@ -48,7 +52,15 @@ _MOST_EVENTS = 1000
 _LONGEST_EVENT_ID = 18
 
 
-@router.post("", status_code=201)
+@router.post(
+    "",
+    **contract(
+        takes=(JobSpec, answers.JobList, answers.JobSweep),
+        gives=(answers.SubmittedJob, answers.SubmittedJobs),
+        status=201,
+        or_gives={200: answers.DryRun},
+    ),
+)
 async def submit_jobs(
     request: Request, state: App, caller: Person, is_dry: Annotated[bool, Query(alias="dryRun")] = False
 ) -> Response:
@@ -79,7 +91,7 @@ async def submit_jobs(
     return await once(request, state, caller, body, work, action="submit", target=target, details=details)
 
 
-@router.get("")
+@router.get("", **contract(gives=answers.JobPage))
 async def list_jobs(
     state: App,
     caller: Person,
@@ -119,32 +131,32 @@ def _labels(given: list[str]) -> dict[str, str]:
     return out
 
 
-@router.post("/reprioritise")
-async def reprioritise(request: Request, state: App, caller: Person) -> Response:
+@router.post("/reprioritise", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+async def reprioritise_jobs(request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of all waiting jobs that match a filter."""
     return await _bulk(request, state, caller, None)
 
 
-@router.post("/cancel")
-async def cancel_many(request: Request, state: App, caller: Person) -> Response:
+@router.post("/cancel", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+async def cancel_jobs(request: Request, state: App, caller: Person) -> Response:
     """Cancel all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.CANCEL)
 
 
-@router.post("/suspend")
-async def suspend_many(request: Request, state: App, caller: Person) -> Response:
+@router.post("/suspend", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+async def suspend_jobs(request: Request, state: App, caller: Person) -> Response:
     """Suspend all jobs that match a filter."""
     return await _bulk(request, state, caller, Action.SUSPEND)
 
 
-@router.post("/resume")
-async def resume_many(request: Request, state: App, caller: Person) -> Response:
+@router.post("/resume", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+async def resume_jobs(request: Request, state: App, caller: Person) -> Response:
     """Resume all held jobs that match a filter."""
     return await _bulk(request, state, caller, Action.RESUME)
 
 
-@router.post("/retry")
-async def retry_many(request: Request, state: App, caller: Person) -> Response:
+@router.post("/retry", **contract(takes=BulkRequest, gives=answers.BulkAnswer))
+async def retry_jobs(request: Request, state: App, caller: Person) -> Response:
     """Try all failed or cancelled jobs that match a filter once more."""
     return await _bulk(request, state, caller, Action.RETRY)
 
@@ -175,14 +187,14 @@ async def _bulk(request: Request, state: State, caller: Caller, action: Action |
     )
 
 
-@router.get("/{job_id}")
+@router.get("/{job_id}", **contract(gives=JobView))
 async def show_job(job_id: str, state: App, caller: Person) -> Response:
     """One job with its specification and runs."""
     async with state.stores.database.reading() as tx:
         return answer(await job_queries.show_job(tx, caller, job_id))
 
 
-@router.patch("/{job_id}")
+@router.patch("/{job_id}", **contract(takes=JobPatch, gives=JobView))
 async def patch_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
     """Change priority or priority class of a job that waits."""
     body = await request.body()
@@ -215,38 +227,38 @@ async def _act(request: Request, state: State, caller: Caller, job_id: str, acti
     return await once(request, state, caller, body, work, action=action.value, target=job_id, details=details)
 
 
-@router.post("/{job_id}/cancel")
+@router.post("/{job_id}/cancel", **contract(takes=CancelSpec, is_optional=True, gives=answers.JobAction))
 async def cancel_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
     """Cancel a job; shown as ``cancelling`` until every member is gone."""
     return await _act(request, state, caller, job_id, Action.CANCEL)
 
 
-@router.post("/{job_id}/suspend")
+@router.post("/{job_id}/suspend", **contract(gives=answers.JobAction))
 async def suspend_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
     """Hold a job; a running one is stopped and queued again by ``resume``."""
     return await _act(request, state, caller, job_id, Action.SUSPEND)
 
 
-@router.post("/{job_id}/resume")
+@router.post("/{job_id}/resume", **contract(gives=answers.JobAction))
 async def resume_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
     """Let a held job go on."""
     return await _act(request, state, caller, job_id, Action.RESUME)
 
 
-@router.post("/{job_id}/retry")
+@router.post("/{job_id}/retry", **contract(gives=answers.JobAction))
 async def retry_job(job_id: str, request: Request, state: App, caller: Person) -> Response:
     """Try a failed or cancelled job once more, with fresh retries."""
     return await _act(request, state, caller, job_id, Action.RETRY)
 
 
-@router.get("/{job_id}/why")
-async def why(job_id: str, state: App, caller: Person) -> Response:
+@router.get("/{job_id}/why", **contract(gives=answers.JobReason))
+async def explain_job(job_id: str, state: App, caller: Person) -> Response:
     """Why the job is where it is and, while it is queued, its place."""
     return answer(await leader_queries.why(state.stores, state.leader, caller, job_id))
 
 
-@router.get("/{job_id}/events")
-async def events(
+@router.get("/{job_id}/events", **contract(gives=answers.EventPage, also="text/event-stream"))
+async def list_events(
     job_id: str,
     request: Request,
     state: App,
@@ -309,7 +321,7 @@ async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> As
     yield b": the API key was revoked or has expired\n\n"
 
 
-@router.get("/{job_id}/logs")
+@router.get("/{job_id}/logs", **contract(media_type="application/x-ndjson"))
 async def read_logs(
     job_id: str,
     request: Request,

@@ -6,9 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import AfterValidator, AwareDatetime
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.prices import PriceBookSpec
-from trainmaster.protocol.usage import Per, check_dimension
+from trainmaster.protocol.usage import Per, UsageAnswer, check_dimension
+from trainmaster.protocol.workload import Workload
 from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.tenants import change, named, same_name
 from trainmaster_dispatcher.services import pricing, usage_report, workload_export
 
@@ -18,22 +21,22 @@ _MOST_DIMENSIONS = 6
 Dimension = Annotated[str, AfterValidator(check_dimension)]
 
 
-@router.get("/price-books")
-async def list_books(state: App, caller: Person) -> Response:
+@router.get("/price-books", **contract(gives=answers.PriceBookList))
+async def list_price_books(state: App, caller: Person) -> Response:
     """Price books of the clusters that the caller's jobs may go to; for admins, all."""
     async with state.stores.database.transaction() as tx:
         return answer({"priceBooks": await pricing.list_books(tx, caller)})
 
 
-@router.get("/price-books/{name}")
-async def show_book(name: str, state: App, caller: Person) -> Response:
+@router.get("/price-books/{name}", **contract(gives=PriceBookSpec))
+async def show_price_book(name: str, state: App, caller: Person) -> Response:
     """One price book."""
     async with state.stores.database.transaction() as tx:
         return named(await pricing.list_books(tx, caller), name, "price book")
 
 
-@router.put("/price-books/{name}")
-async def put_book(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.put("/price-books/{name}", **contract(takes=PriceBookSpec, gives=PriceBookSpec))
+async def put_price_book(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a price book; clusters that name it charge the new prices from now on."""
     spec = read_model(PriceBookSpec, await request.body())
     same_name(spec.name, name, "price book")
@@ -41,15 +44,15 @@ async def put_book(name: str, request: Request, state: App, caller: Admin) -> Re
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-@router.delete("/price-books/{name}", status_code=204)
-async def delete_book(name: str, state: App, caller: Admin) -> Response:
+@router.delete("/price-books/{name}", **contract(status=204))
+async def delete_price_book(name: str, state: App, caller: Admin) -> Response:
     """Remove a price book that no cluster names."""
     await change(state, caller, "delete price book", name, lambda tx: pricing.delete_book(tx, name))
     return Response(status_code=204)
 
 
-@router.get("/workload")
-async def workload(
+@router.get("/workload", **contract(gives=Workload))
+async def export_workload(
     state: App,
     _caller: Admin,
     begin: AwareDatetime,
@@ -62,8 +65,8 @@ async def workload(
     return answer(found.model_dump(mode="json", by_alias=True))
 
 
-@router.get("/usage")
-async def usage(
+@router.get("/usage", **contract(gives=UsageAnswer))
+async def show_usage(
     state: App,
     caller: Person,
     begin: AwareDatetime | None = None,

@@ -4,8 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.tenants import change
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store.database import Transaction
@@ -24,8 +26,8 @@ def _shown(view: SimulationView) -> dict[str, object]:
     return view.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-@router.post("", status_code=202)
-async def simulate(request: Request, state: App, caller: Admin) -> Response:
+@router.post("", **contract(takes=SimulationSpec, gives=SimulationView, status=202))
+async def create_simulation(request: Request, state: App, caller: Admin) -> Response:
     """Ask for a simulation: a worker carries it out. Without a fleet, it is the installation's own as it is then."""
     body = await request.body()
     spec = read_model(SimulationSpec, body, state.stores.settings.largest_body_bytes)
@@ -36,7 +38,7 @@ async def simulate(request: Request, state: App, caller: Admin) -> Response:
     return await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
 
 
-@router.get("")
+@router.get("", **contract(gives=answers.SimulationPage))
 async def list_simulations(
     state: App,
     _caller: Admin,
@@ -50,22 +52,22 @@ async def list_simulations(
     return answer({"simulations": [_shown(one) for one in found], "next": more})
 
 
-@router.get("/{simulation}")
+@router.get("/{simulation}", **contract(gives=SimulationView))
 async def show_simulation(simulation: int, state: App, _caller: Admin) -> Response:
     """One simulation, with what was asked for and, once it has succeeded, its figures."""
     async with state.stores.database.transaction() as tx:
         return answer(_shown(await simulations.show(tx, simulation)))
 
 
-@router.get("/{simulation}/report")
-async def show_report(simulation: int, state: App, _caller: Admin) -> Response:
+@router.get("/{simulation}/report", **contract(media_type="text/html"))
+async def show_simulation_report(simulation: int, state: App, _caller: Admin) -> Response:
     """The report of one that has succeeded, as a page."""
     async with state.stores.database.transaction() as tx:
         page = await simulations.report(tx, simulation)
     return Response(page, media_type="text/html", headers=_PAGE_HEADERS)
 
 
-@router.post("/{simulation}/cancel")
+@router.post("/{simulation}/cancel", **contract(gives=SimulationView))
 async def cancel_simulation(simulation: int, request: Request, state: App, caller: Admin) -> Response:
     """End one that is queued or running."""
     body = await request.body()
@@ -76,7 +78,7 @@ async def cancel_simulation(simulation: int, request: Request, state: App, calle
     return await once(request, state, caller, body, work, action="cancel simulation", target=str(simulation))
 
 
-@router.delete("/{simulation}", status_code=204)
+@router.delete("/{simulation}", **contract(status=204))
 async def delete_simulation(simulation: int, state: App, caller: Admin) -> Response:
     """Forget one that has ended."""
     await change(state, caller, "delete simulation", str(simulation), lambda tx: simulations.remove(tx, simulation))

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import AwareDatetime
 
+from trainmaster.protocol import answers
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.tenants import KeySpec, PriorityClassSpec, QueueSpec, ReservationSpec
 from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, read_model
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.services import auditing, job_queries, leader_queries, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import AuditFilter, Caller
@@ -49,7 +51,7 @@ def named(every: list[dict[str, Any]], name: str, what: str) -> Response:
     return answer(found)
 
 
-@router.get("/queues")
+@router.get("/queues", **contract(gives=answers.QueueList))
 async def list_queues(state: App, caller: Person, usage: bool = False) -> Response:
     """Queues that the caller may see, with jobs by state; with ``usage``, what each uses now as the leading scheduler counts it."""
     if usage:
@@ -58,7 +60,7 @@ async def list_queues(state: App, caller: Person, usage: bool = False) -> Respon
         return answer({"queues": await job_queries.list_queues(tx, caller)})
 
 
-@router.get("/queues/{path:path}")
+@router.get("/queues/{path:path}", **contract(gives=answers.QueueView))
 async def show_queue(path: str, state: App, caller: Person) -> Response:
     """One queue with its jobs by state."""
     async with state.stores.database.transaction() as tx:
@@ -68,7 +70,7 @@ async def show_queue(path: str, state: App, caller: Person) -> Response:
     return answer(found[0])
 
 
-@router.put("/queues/{path:path}")
+@router.put("/queues/{path:path}", **contract(takes=QueueSpec, gives=QueueSpec))
 async def put_queue(path: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a queue."""
     spec = read_model(QueueSpec, await request.body())
@@ -77,22 +79,22 @@ async def put_queue(path: str, request: Request, state: App, caller: Admin) -> R
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-@router.delete("/queues/{path:path}", status_code=204)
+@router.delete("/queues/{path:path}", **contract(status=204))
 async def delete_queue(path: str, state: App, caller: Admin) -> Response:
     """Remove a queue that has neither jobs nor queues below it."""
     await change(state, caller, "delete queue", path, lambda tx: tenants.delete_queue(tx, path))
     return Response(status_code=204)
 
 
-@router.get("/priority-classes")
-async def list_classes(state: App, _caller: Person) -> Response:
+@router.get("/priority-classes", **contract(gives=answers.PriorityClassList))
+async def list_priority_classes(state: App, _caller: Person) -> Response:
     """All priority classes, highest first."""
     async with state.stores.database.transaction() as tx:
         return answer({"priorityClasses": await job_queries.list_classes(tx)})
 
 
-@router.put("/priority-classes/{name}")
-async def put_class(name: str, request: Request, state: App, caller: Admin) -> Response:
+@router.put("/priority-classes/{name}", **contract(takes=PriorityClassSpec, gives=PriorityClassSpec))
+async def put_priority_class(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a priority class."""
     spec = read_model(PriorityClassSpec, await request.body())
     same_name(spec.name, name, "priority class")
@@ -100,28 +102,28 @@ async def put_class(name: str, request: Request, state: App, caller: Admin) -> R
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-@router.delete("/priority-classes/{name}", status_code=204)
-async def delete_class(name: str, state: App, caller: Admin) -> Response:
+@router.delete("/priority-classes/{name}", **contract(status=204))
+async def delete_priority_class(name: str, state: App, caller: Admin) -> Response:
     """Remove a priority class that no job has."""
     await change(state, caller, "delete priority class", name, lambda tx: tenants.delete_class(tx, name))
     return Response(status_code=204)
 
 
-@router.get("/reservations")
+@router.get("/reservations", **contract(gives=answers.ReservationList))
 async def list_reservations(state: App, caller: Person) -> Response:
     """Nodes that are reserved for the caller's queues, by the beginning of their windows, ended ones included."""
     async with state.stores.database.transaction() as tx:
         return answer({"reservations": await job_queries.list_reservations(tx, caller)})
 
 
-@router.get("/reservations/{name}")
+@router.get("/reservations/{name}", **contract(gives=ReservationSpec))
 async def show_reservation(name: str, state: App, caller: Person) -> Response:
     """One reservation."""
     async with state.stores.database.transaction() as tx:
         return named(await job_queries.list_reservations(tx, caller), name, "reservation")
 
 
-@router.put("/reservations/{name}")
+@router.put("/reservations/{name}", **contract(takes=ReservationSpec, gives=ReservationSpec))
 async def put_reservation(name: str, request: Request, state: App, caller: Admin) -> Response:
     """Make or change a reservation."""
     spec = read_model(ReservationSpec, await request.body())
@@ -130,21 +132,21 @@ async def put_reservation(name: str, request: Request, state: App, caller: Admin
     return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-@router.delete("/reservations/{name}", status_code=204)
+@router.delete("/reservations/{name}", **contract(status=204))
 async def delete_reservation(name: str, state: App, caller: Admin) -> Response:
     """Remove a reservation; what it kept is free for all."""
     await change(state, caller, "delete reservation", name, lambda tx: tenants.delete_reservation(tx, name))
     return Response(status_code=204)
 
 
-@router.get("/keys")
+@router.get("/keys", **contract(gives=answers.KeyList))
 async def list_keys(state: App, _caller: Admin) -> Response:
     """All API keys, without their secrets."""
     async with state.stores.database.transaction() as tx:
         return answer({"keys": await tenants.list_keys(tx)})
 
 
-@router.post("/keys", status_code=201)
+@router.post("/keys", **contract(takes=KeySpec, gives=answers.NewKey, status=201))
 async def make_key(request: Request, state: App, caller: Admin) -> Response:
     """Make an API key; the secret is in this answer and nowhere else.
 
@@ -160,14 +162,14 @@ async def make_key(request: Request, state: App, caller: Admin) -> Response:
     return made_once
 
 
-@router.delete("/keys/{key_id}", status_code=204)
+@router.delete("/keys/{key_id}", **contract(status=204))
 async def revoke_key(key_id: int, state: App, caller: Admin) -> Response:
     """Revoke an API key; it is dead within two seconds."""
     await change(state, caller, "revoke key", str(key_id), lambda tx: tenants.revoke_key(tx, key_id))
     return Response(status_code=204)
 
 
-@router.get("/audit")
+@router.get("/audit", **contract(gives=answers.AuditPage))
 async def list_audit(
     state: App,
     _caller: Admin,

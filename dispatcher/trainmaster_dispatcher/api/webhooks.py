@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from trainmaster.protocol import answers
 from trainmaster_dispatcher.api.context import App, Person, answer, note, once, read_model
+from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.services import job_queries, webhooks
 from trainmaster_dispatcher.store.database import Transaction
@@ -17,8 +19,8 @@ Limit = Annotated[int, Query(ge=1, le=job_queries.MOST_PER_PAGE)]
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-@router.get("/secrets/{path:path}")
-async def show_secrets(path: str, state: App, caller: Person) -> Response:
+@router.get("/secrets/{path:path}", **contract(gives=answers.WebhookSecrets))
+async def show_webhook_secrets(path: str, state: App, caller: Person) -> Response:
     """The secrets that sign messages of a queue's jobs; for whoever has a right to the queue."""
     async with state.stores.database.transaction() as tx:
         found = answer(await webhooks.show_secrets(tx, state.stores.settings, caller, path))
@@ -26,8 +28,11 @@ async def show_secrets(path: str, state: App, caller: Person) -> Response:
     return found
 
 
-@router.post("/secrets/{path:path}/rotate")
-async def rotate_secret(path: str, request: Request, state: App, caller: Person) -> Response:
+@router.post(
+    "/secrets/{path:path}/rotate",
+    **contract(takes=webhooks.RotateSecretSpec, is_optional=True, gives=answers.WebhookSecrets),
+)
+async def rotate_webhook_secret(path: str, request: Request, state: App, caller: Person) -> Response:
     """Give a queue another secret; the one before signs as well for a while."""
     refuse_idempotency_key(request)
     spec = read_model(webhooks.RotateSecretSpec, await request.body() or b"{}")
@@ -39,8 +44,8 @@ async def rotate_secret(path: str, request: Request, state: App, caller: Person)
     return found
 
 
-@router.get("/dead")
-async def list_dead(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
+@router.get("/dead", **contract(gives=answers.DeadLetterPage))
+async def list_dead_letters(state: App, caller: Person, cursor: str | None = None, limit: Limit = 100) -> Response:
     """A page of messages that were given up, newest first; users see those of their own queues."""
     async with state.stores.database.transaction() as tx:
         found = await webhooks.dead_letters(tx, caller, job_queries.read_cursor(cursor), limit + 1)
@@ -49,8 +54,8 @@ async def list_dead(state: App, caller: Person, cursor: str | None = None, limit
     return answer({"dead": page, "next": more})
 
 
-@router.post("/dead/{letter}/retry")
-async def retry_dead(letter: int, request: Request, state: App, caller: Person) -> Response:
+@router.post("/dead/{letter}/retry", **contract(gives=answers.DeadLetter))
+async def retry_dead_letter(letter: int, request: Request, state: App, caller: Person) -> Response:
     """Try a message again, as often and as long as a new one."""
 
     async def work(tx: Transaction) -> tuple[int, Any]:
@@ -61,8 +66,8 @@ async def retry_dead(letter: int, request: Request, state: App, caller: Person) 
     )
 
 
-@router.delete("/dead/{letter}", status_code=204)
-async def drop_dead(letter: int, state: App, caller: Person) -> Response:
+@router.delete("/dead/{letter}", **contract(status=204))
+async def drop_dead_letter(letter: int, state: App, caller: Person) -> Response:
     """Forget a message."""
     async with state.stores.database.transaction() as tx:
         await webhooks.drop_dead_letter(tx, caller, letter)
