@@ -70,11 +70,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Postgres with a migrated database that others are copied from."""
+    """A real Postgres with a migrated database that others are copied from.
+
+    It does not wait for its disk: nothing here outlives a crash of the machine. Tests that kill Postgres have one of their own.
+    """
     server = EmbeddedPostgres(tmp_path_factory.mktemp("pg") / "data")
     url = server.start()
     engine = create_engine(driver_url(url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+        connection.execute(text("SELECT pg_reload_conf()"))
         connection.execute(text("CREATE DATABASE pattern"))
     engine.dispose()
     migrate(on_database(url, "pattern"))
@@ -94,7 +100,7 @@ def database_url(postgres_url: str) -> Iterator[str]:
     name = f"test_{os.getpid()}_{next(_names)}"
     engine = create_engine(driver_url(postgres_url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE pattern"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE pattern STRATEGY FILE_COPY"))
     yield on_database(postgres_url, name)
     with engine.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
