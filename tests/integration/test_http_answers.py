@@ -1,5 +1,6 @@
 """What answers say of themselves: methods allowed, nothing stored or loaded from elsewhere, bounded quotations, who called."""
 
+import asyncio
 import logging
 import re
 
@@ -10,9 +11,57 @@ from tests.integration.rows import picture
 from tests.integration.test_authorization import make_key
 
 
-async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(service: Service) -> None:
-    answer = await service.http.patch("/v1/queues")
-    assert (answer.status_code, answer.json()["code"], answer.headers["allow"]) == (405, "method-not-allowed", "GET")
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/jobs", "GET, HEAD, OPTIONS, POST"),
+        ("/v1/queues", "GET, HEAD, OPTIONS"),
+        ("/v1/queues/org/a", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/v1/jobs/hello-1234567/cancel", "OPTIONS, POST"),
+    ],
+)
+async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(
+    service: Service, path: str, allowed: str
+) -> None:
+    refused = await service.http.request("LOCK", path)
+    assert (refused.status_code, refused.json()["code"]) == (405, "method-not-allowed")
+    asked = await service.http.options(path)
+    assert (asked.status_code, asked.content) == (204, b"")
+    assert refused.headers["allow"] == asked.headers["allow"] == allowed
+
+
+async def test_head_answers_as_get_without_the_body(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainmaster.access")
+    job_id = await service.submit()
+    events = {"Accept": "text/event-stream"}
+    for path, headers in (
+        ("/v1/jobs", {}),
+        (f"/v1/jobs/{job_id}", {}),
+        ("/healthz", {}),
+        ("/docs", {}),
+        (f"/v1/jobs/{job_id}/events", events),  # a stream that would go on until the job has ended
+        ("/v1/jobs/none-0000001", {}),
+    ):
+        async with asyncio.timeout(10):
+            head = await service.http.head(path, headers=headers)
+        assert head.content == b""
+        if headers:
+            assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+            continue
+        full = await service.http.get(path)
+        assert (head.status_code, head.headers["content-type"]) == (full.status_code, full.headers["content-type"])
+        assert head.headers["content-length"] == full.headers["content-length"]
+    assert "HEAD /v1/jobs 200" in caplog.messages
+    assert (await service.as_key("tmk_wrong").head("/v1/jobs")).status_code == 401
+
+
+async def test_what_was_made_says_where_it_is(service: Service) -> None:
+    for headers in ({}, {"Idempotency-Key": "one"}, {"Idempotency-Key": "one"}):
+        made = await service.http.post("/v1/jobs", json=job(), headers=headers)
+        shown = await service.http.get(made.headers["location"])
+        assert shown.json()["id"] == made.json()["id"]
+    assert "location" not in (await service.http.post("/v1/jobs", json={"jobs": [job(), job()]})).headers
+    assert "location" not in (await service.http.post("/v1/jobs?dryRun=true", json=job())).headers
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/", "/healthz/", "/v1/clusters/"])

@@ -273,13 +273,16 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it alone
+    allowed = openapi.methods_at(request.app, request.url.path) if error.status_code == 405 else []
+    if allowed and request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": ", ".join(allowed)})
     code = Code.METHOD_NOT_ALLOWED if error.status_code == 405 else Code.NOT_FOUND
     if error.status_code not in (404, 405):
         code = Code.MALFORMED_BODY
     detail = f"there is nothing at {request.url.path}" if code is Code.NOT_FOUND else str(error.detail)
     answer = problem_response(ProblemError(code, detail), request.url.path)
-    if allowed := (error.headers or {}).get("Allow"):
-        answer.headers["Allow"] = allowed
+    if told := ", ".join(allowed) or (error.headers or {}).get("Allow"):
+        answer.headers["Allow"] = told
     return answer
 
 

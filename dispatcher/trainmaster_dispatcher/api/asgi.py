@@ -55,6 +55,9 @@ class Envelope:
         mark = request_id.set(own)
         client_address.set(_address(scope))
         began, status = time.perf_counter(), 0
+        method = scope["method"]
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}
 
         body = _Body(self, scope, receive)
 
@@ -63,7 +66,12 @@ class Envelope:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", own.encode())]
+            elif method == "HEAD":
+                return
             await send(message)
+            if method == "HEAD":
+                # The answer is whole; a stream ends by it, as its caller is gone.
+                await send({"type": "http.response.body"})
 
         with process_logs.about(request_id=own):
             try:
@@ -81,7 +89,7 @@ class Envelope:
                 call: Call | None = scope.get(CALL)
                 if call is not None:
                     call.end()
-                _tell(scope, call, status, time.perf_counter() - began)
+                _tell(scope, method, call, status, time.perf_counter() - began)
                 request_id.reset(mark)
 
     def too_large(self) -> ProblemError:
@@ -144,7 +152,7 @@ async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> 
     await send({"type": "http.response.body", "body": orjson.dumps(body)})
 
 
-def _tell(scope: Scope, call: Call | None, status: int, seconds: float) -> None:
+def _tell(scope: Scope, method: str, call: Call | None, status: int, seconds: float) -> None:
     """Write the line of the access log, and count the request under its route, never under its path, which may name a job."""
     extra: dict[str, object] = {"status": status, "seconds": round(seconds, 4)}
     if client := scope.get("client"):
@@ -153,8 +161,8 @@ def _tell(scope: Scope, call: Call | None, status: int, seconds: float) -> None:
         extra |= {"key_id": call.caller.key_id, "key": call.caller.name}
     if job := scope.get("path_params", {}).get("job_id"):
         extra["job_id"] = job
-    log.info("%s %s %d", scope["method"], scope["path"][:_LONGEST_PATH], status, extra=extra)
-    method = scope["method"] if scope["method"] in _METHODS else "other"
+    log.info("%s %s %d", method, scope["path"][:_LONGEST_PATH], status, extra=extra)
+    method = method if method in _METHODS else "other"
     route = getattr(scope.get("route"), "path", "none")
     metrics.http_requests.labels(method, route, str(status or "none")).inc()
     metrics.http_request_seconds.labels(method, route).observe(seconds)

@@ -78,7 +78,7 @@ async def submit_jobs(
     if state.intake.takes(asked):
         with suppress(ByItselfError):
             payload = await state.intake.submit(asked)
-            return Response(payload, status_code=CREATED, media_type="application/json")
+            return _created(Response(payload, status_code=CREATED, media_type="application/json"))
 
     details: dict[str, Any] = {}
 
@@ -88,7 +88,15 @@ async def submit_jobs(
         return CREATED, prepared.answer(done.ids)
 
     target = f"{len(prepared)} jobs"
-    return await once(request, state, caller, body, work, action="submit", target=target, details=details)
+    return _created(await once(request, state, caller, body, work, action="submit", target=target, details=details))
+
+
+def _created(answer: Response) -> Response:
+    """Add where a job is that was submitted alone."""
+    body = bytes(answer.body)
+    if body.startswith(b'{"id":'):
+        answer.headers["Location"] = f"/v1/jobs/{orjson.loads(body)['id']}"
+    return answer
 
 
 @router.get("", **contract(gives=answers.JobPage))

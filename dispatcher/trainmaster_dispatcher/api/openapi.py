@@ -3,7 +3,9 @@
 Handlers read bodies and write answers by themselves; nothing here is in the way of a call but the look at its query parameters.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -141,6 +143,25 @@ def document(app: FastAPI) -> dict[str, Any]:
             text = operation.get("description", "")
             operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".")
     return app.openapi_schema or {}
+
+
+def methods_at(app: FastAPI, path: str) -> list[str]:
+    """Return the methods that are allowed at a path, empty where the document has none: several routes may have the same path."""
+    found: set[str] = set()
+    for template, methods in document(app)["paths"].items():
+        if _pattern(template).fullmatch(path):
+            found.update(method.upper() for method in methods)
+    if "GET" in found:
+        found.add("HEAD")
+    return sorted(found | {"OPTIONS"}) if found else []
+
+
+@lru_cache(maxsize=256)
+def _pattern(template: str) -> re.Pattern[str]:
+    # The path of a queue has slashes in it.
+    pieces = re.split(r"(\{\w+\})", template)
+    known = {"{path}": ".+"}
+    return re.compile("".join(known.get(one, "[^/]+") if one[:1] == "{" else re.escape(one) for one in pieces))
 
 
 def _operations(made: dict[str, Any]) -> Iterator[dict[str, Any]]:

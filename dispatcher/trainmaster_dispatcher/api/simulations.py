@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from trainmaster.protocol import answers
@@ -35,7 +36,9 @@ async def create_simulation(request: Request, state: App, caller: Admin) -> Resp
     async def work(tx: Transaction) -> tuple[int, dict[str, object]]:
         return 202, _shown(await simulations.add(tx, caller, spec))
 
-    return await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
+    asked = await once(request, state, caller, body, work, action="simulate", target=spec.title or "simulation")
+    asked.headers["Location"] = f"/v1/simulations/{orjson.loads(asked.body)['id']}"
+    return asked
 
 
 @router.get("", **contract(gives=answers.SimulationPage))
