@@ -18,6 +18,7 @@ from tests.integration.test_authorization import make_key
         ("/v1/queues", "GET, HEAD, OPTIONS"),
         ("/v1/queues/org/a", "DELETE, GET, HEAD, OPTIONS, PUT"),
         ("/v1/jobs/hello-1234567/cancel", "OPTIONS, POST"),
+        ("/v1/jobs/cancel", "OPTIONS, POST"),
     ],
 )
 async def test_a_method_that_is_not_taken_is_answered_with_those_that_are(

@@ -147,10 +147,12 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def methods_at(app: FastAPI, path: str) -> list[str]:
     """Return the methods that are allowed at a path, empty where the document has none: several routes may have the same path."""
-    found: set[str] = set()
-    for template, methods in document(app)["paths"].items():
-        if _pattern(template).fullmatch(path):
-            found.update(method.upper() for method in methods)
+    there = {
+        template: methods for template, methods in document(app)["paths"].items() if _pattern(template).fullmatch(path)
+    }
+    # /v1/jobs/cancel is no job's address.
+    fewest = min((template.count("{") for template in there), default=0)
+    found = {method.upper() for template in there if template.count("{") == fewest for method in there[template]}
     if "GET" in found:
         found.add("HEAD")
     return sorted(found | {"OPTIONS"}) if found else []
