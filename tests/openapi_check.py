@@ -1,6 +1,5 @@
 """Every answer that a test gets from the api is one that its OpenAPI document describes: status, media type, and each field."""
 
-import re
 from functools import cache
 from typing import Any
 
@@ -9,6 +8,7 @@ import jsonschema
 import orjson
 
 from trainmaster_dispatcher.api.app import make_routes
+from trainmaster_dispatcher.api.openapi import path_pattern
 from trainmaster_dispatcher.services.settings import Settings
 
 _JSON = ("application/json", "application/problem+json")
@@ -53,21 +53,15 @@ def document() -> dict[str, Any]:
 
 
 @cache
-def _paths() -> list[tuple[re.Pattern[str], str]]:
-    """Patterns of all paths, those with the fewest parameters first."""
-    every = sorted(document()["paths"], key=lambda path: (path.count("{"), -len(path)))
-    patterns = []
-    for path in every:
-        # A queue's path has slashes in it.
-        pattern = re.sub(r"\\{path\\}", "(.+)", re.escape(path))
-        patterns.append((re.compile(re.sub(r"\\{\w+\\}", "([^/]+)", pattern)), path))
-    return patterns
+def _paths() -> list[str]:
+    """All paths, those with the fewest parameters first."""
+    return sorted(document()["paths"], key=lambda path: (path.count("{"), -len(path)))
 
 
 def _operation(method: str, path: str) -> tuple[dict[str, Any], str] | None:
-    for pattern, template in _paths():
+    for template in _paths():
         operation = document()["paths"][template].get(method.lower())
-        if operation is not None and pattern.fullmatch(path):
+        if operation is not None and path_pattern(template).fullmatch(path):
             return operation, f"{method} {template}"
     return None
 

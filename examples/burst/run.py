@@ -22,7 +22,8 @@ import yaml
 
 from trainmaster.cli.interrupts import interruptible
 from trainmaster.client.http import Client
-from trainmaster.client.values import JobFilter, Why
+from trainmaster.client.values import JobFilter
+from trainmaster.protocol.answers import JobReason
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import JobState
@@ -121,7 +122,7 @@ class Story:
     def job(self, job: str) -> JobView:
         return self.client.job(job)
 
-    def until_told(self, job: str, token: Token) -> Why:
+    def until_told(self, job: str, token: Token) -> JobReason:
         self.until(lambda: self.client.why(job).token is token)
         return self.client.why(job)
 

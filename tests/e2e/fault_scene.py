@@ -23,7 +23,7 @@ from tests.cluster.fixtures import need_programs
 from tests.cluster.kubelet import Kubelet
 from tests.cluster.sandbox import Life, overlaps
 from trainmaster.client.http import Client
-from trainmaster.client.values import ClusterView
+from trainmaster.protocol.answers import ClusterView
 from trainmaster.protocol.errors import ProblemError, UnreachableError
 from trainmaster.protocol.states import RunState
 from trainmaster.protocol.tenants import JobView, RunView

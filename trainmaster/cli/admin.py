@@ -13,7 +13,7 @@ from trainmaster.protocol.states import KeyRole
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trainmaster.client.values import KeyView, QueueView
+    from trainmaster.protocol.answers import KeyView, QueueView
     from trainmaster.protocol.quota import QuotaSpec
 
 _WAITING = ("held", "queued", "dispatched", "running")

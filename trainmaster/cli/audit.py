@@ -13,7 +13,7 @@ from trainmaster.cli.time_arguments import moment_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trainmaster.client.values import AuditEntry
+    from trainmaster.protocol.answers import AuditEntry
 
 _MOST_SHOWN = 100
 """Characters of the details in the table."""

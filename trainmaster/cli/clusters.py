@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from trainmaster.client.values import AgentKey, ClusterView
+    from trainmaster.protocol.answers import AgentKey, ClusterView
 
 RELEASE = NAMESPACE = "trainmaster-agent"
 CHART = "deploy/charts/agent"

@@ -14,7 +14,8 @@ from trainmaster.cli.output import note, styled
 if TYPE_CHECKING:
     from trainmaster.client.calls import Action
     from trainmaster.client.http import Client
-    from trainmaster.client.values import BulkActed, JobFilter
+    from trainmaster.client.values import JobFilter
+    from trainmaster.protocol.answers import BulkAnswer
 
 _ALIVE = ["held", "queued", "dispatched", "running", "suspending"]
 _STATES = {
@@ -155,7 +156,7 @@ def _act(client: "Client", job: str, action: "Action", grace: str | None = None)
     print(f"{done.id}  {styled(done.state)}{'' if done.changed else ' (as before)'}")
 
 
-def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkActed]", *, dry_run: bool, yes: bool) -> None:
+def _bulk(action: str, wanted: "JobFilter", do: "Callable[[bool], BulkAnswer]", *, dry_run: bool, yes: bool) -> None:
     count = do(True).matched
     jobs = "1 job" if count == 1 else f"{count} jobs"
     if dry_run or count == 0:

@@ -23,7 +23,8 @@ from trainmaster.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from trainmaster.client.values import JobFilter, Why
+    from trainmaster.client.values import JobFilter
+    from trainmaster.protocol.answers import JobReason
     from trainmaster.protocol.tenants import JobView, RunView
 
 _FEW_MEMBERS = 20
@@ -226,7 +227,7 @@ def why(ctx: typer.Context, job: JobId, output: OutputOption = Format.TABLE) -> 
         _print_why(reason, wide=output is Format.WIDE)
 
 
-def _print_why(reason: "Why", *, wide: bool) -> None:
+def _print_why(reason: "JobReason", *, wide: bool) -> None:
     tier = f" ({reason.tier})" if reason.tier != "not waiting" else ""
     print(f"{styled(reason.job, 'bold')} is {styled(reason.state)}: {reason.token}{tier}\n\n{clean(reason.sentence)}")
     if reason.advice:

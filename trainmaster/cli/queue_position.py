@@ -7,11 +7,11 @@ from trainmaster.cli.output import age, clean, note, print_table, styled
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from trainmaster.client.values import Tried, Why
+    from trainmaster.protocol.answers import JobReason, TriedJob
     from trainmaster.protocol.queue_position import Factors, Place, Trial
 
 
-def place_of(reason: "Why") -> str:
+def place_of(reason: "JobReason") -> str:
     """Such as ``3rd of 120 in research/vision: 2 jobs are ahead``; empty where there is no place."""
     if reason.position is None or reason.jobs_in_queue is None or reason.queue is None:
         return ""
@@ -83,7 +83,7 @@ def _clock(moment: "datetime") -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def note_age(reason: "Why") -> None:
+def note_age(reason: "JobReason") -> None:
     """How old the verdict is, and whether it still holds."""
     if reason.live is False:
         stored = "" if reason.age_seconds is None else f"; this was stored {_took(reason.age_seconds)} ago"
@@ -99,7 +99,7 @@ def _took(seconds: float) -> str:
     return format_duration(round(seconds) if seconds >= 1 else seconds)
 
 
-def print_tried(tried: "Tried", *, wide: bool) -> None:
+def print_tried(tried: "TriedJob", *, wide: bool) -> None:
     """What would become of one job."""
     print(f"{styled(clean(tried.name), 'bold')} {_held(tried)}{clean(_outcome(tried.trial))}")
     if wide and tried.trial is not None:
@@ -112,7 +112,7 @@ def print_tried(tried: "Tried", *, wide: bool) -> None:
             )
 
 
-def _held(tried: "Tried") -> str:
+def _held(tried: "TriedJob") -> str:
     return "would be held; after a resume it " if tried.held else ""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from trainmaster.client.http import Client
-    from trainmaster.client.values import DeadLetter, WebhookSecrets
+    from trainmaster.protocol.answers import DeadLetter, WebhookSecrets
 
 webhooks_app = typer.Typer(
     help="Secrets of webhooks; messages that were given up: list them, try them again or drop them."

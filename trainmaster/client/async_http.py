@@ -14,26 +14,26 @@ from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Retries
 from trainmaster.client.steps import Terms
 from trainmaster.client.streams import Ended, LogPiece, Notice
-from trainmaster.client.values import (
-    Acted,
+from trainmaster.client.values import JobFilter
+from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
-    BulkActed,
+    BulkAnswer,
     ClusterView,
     DeadLetter,
-    DeclaredLost,
-    Drained,
-    JobFilter,
+    DrainAnswer,
+    JobAction,
+    JobPage,
+    JobReason,
     KeyView,
+    LostRuns,
     NewKey,
-    Page,
     QuarantinedRun,
     QueueView,
-    Tried,
+    TriedJob,
     WebhookSecrets,
-    Why,
 )
-from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.resource_kinds import Kind
@@ -92,10 +92,10 @@ class AsyncClient:
     ) -> list[str]:
         return await self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
 
-    async def dry_run(self, specs: Spec | Sequence[Spec]) -> list[Tried]:
+    async def dry_run(self, specs: Spec | Sequence[Spec]) -> list[TriedJob]:
         return await self._run(self._verbs.dry_run(specs))
 
-    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[Page, None]:
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[JobPage, None]:
         return self._iterate(self._verbs.pages(wanted, page_size))
 
     def jobs(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> AsyncGenerator[JobView, None]:
@@ -104,7 +104,7 @@ class AsyncClient:
     async def job(self, job: str) -> JobView:
         return await self._run(self._verbs.job(job))
 
-    async def why(self, job: str) -> Why:
+    async def why(self, job: str) -> JobReason:
         return await self._run(self._verbs.why(job))
 
     async def events(self, job: str, after: int = 0, limit: int = 1000) -> list[EventView]:
@@ -138,24 +138,24 @@ class AsyncClient:
     ) -> JobView | list[JobView]:
         return await self._run(self._verbs.wait(job, timeout, check))
 
-    async def cancel(self, job: str, *, grace: str | None = None) -> Acted:
+    async def cancel(self, job: str, *, grace: str | None = None) -> JobAction:
         return await self.act(job, "cancel", grace=grace)
 
-    async def suspend(self, job: str) -> Acted:
+    async def suspend(self, job: str) -> JobAction:
         return await self.act(job, "suspend")
 
-    async def resume(self, job: str) -> Acted:
+    async def resume(self, job: str) -> JobAction:
         return await self.act(job, "resume")
 
-    async def retry(self, job: str) -> Acted:
+    async def retry(self, job: str) -> JobAction:
         return await self.act(job, "retry")
 
-    async def act(self, job: str, action: Action, *, grace: str | None = None) -> Acted:
+    async def act(self, job: str, action: Action, *, grace: str | None = None) -> JobAction:
         return await self._run(self._verbs.act(job, action, grace))
 
     async def bulk(
         self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None
-    ) -> BulkActed:
+    ) -> BulkAnswer:
         return await self._run(self._verbs.bulk(action, wanted, dry_run, grace))
 
     async def change(self, job: str, *, priority: int | None = None, priority_class: str | None = None) -> JobView:
@@ -168,7 +168,7 @@ class AsyncClient:
         priority: int | None = None,
         priority_class: str | None = None,
         dry_run: bool = False,
-    ) -> BulkActed:
+    ) -> BulkAnswer:
         return await self._run(self._verbs.bulk_change(wanted, priority, priority_class, dry_run))
 
     # Tenants, clusters and keys
@@ -214,7 +214,7 @@ class AsyncClient:
     async def rotate_cluster_key(self, cluster: str, *, revoke_old: bool = False) -> AgentKey:
         return await self._run(self._verbs.rotate_cluster_key(cluster, revoke_old))
 
-    async def drain(self, cluster: str, *, let_finish: bool = False) -> Drained:
+    async def drain(self, cluster: str, *, let_finish: bool = False) -> DrainAnswer:
         return await self._run(self._verbs.drain(cluster, let_finish))
 
     def watch_drain(self, cluster: str, timeout: float | None = None) -> AsyncGenerator[ClusterView, None]:
@@ -228,7 +228,7 @@ class AsyncClient:
         """Have these quarantined runs stopped, or all of them; which are. Raises ProblemError NOT_FOUND."""
         return await self._run(self._verbs.stop_quarantined(cluster, runs))
 
-    async def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
+    async def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> LostRuns:
         return await self._run(self._verbs.declare_lost(cluster, force, orphans))
 
     async def remove_cluster(self, cluster: str, *, force: bool = False) -> None:

@@ -13,26 +13,26 @@ from trainmaster.client.core import Retries
 from trainmaster.client.steps import Terms
 from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.transport import Transport
-from trainmaster.client.values import (
-    Acted,
+from trainmaster.client.values import JobFilter
+from trainmaster.client.verbs import ALL, PAGE, Verbs
+from trainmaster.protocol.answers import (
     AgentKey,
     AuditEntry,
-    BulkActed,
+    BulkAnswer,
     ClusterView,
     DeadLetter,
-    DeclaredLost,
-    Drained,
-    JobFilter,
+    DrainAnswer,
+    JobAction,
+    JobPage,
+    JobReason,
     KeyView,
+    LostRuns,
     NewKey,
-    Page,
     QuarantinedRun,
     QueueView,
-    Tried,
+    TriedJob,
     WebhookSecrets,
-    Why,
 )
-from trainmaster.client.verbs import ALL, PAGE, Verbs
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.resource_kinds import Kind
@@ -101,11 +101,11 @@ class Client:
         """
         return self._run(self._verbs.submit_parameters(spec, parameters, idempotency_key))
 
-    def dry_run(self, specs: Spec | Sequence[Spec]) -> list[Tried]:
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> list[TriedJob]:
         """What would become of up to 100 jobs if they were submitted now; raises as ``submit`` does, and stores nothing."""
         return self._run(self._verbs.dry_run(specs))
 
-    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[Page]:
+    def pages(self, wanted: JobFilter = ALL, page_size: int = PAGE) -> Iterator[JobPage]:
         """Jobs that match, newest first, a page at a time."""
         return self._iterate(self._verbs.pages(wanted, page_size))
 
@@ -117,7 +117,7 @@ class Client:
         """A job with its specification and runs."""
         return self._run(self._verbs.job(job))
 
-    def why(self, job: str) -> Why:
+    def why(self, job: str) -> JobReason:
         """Why a job is where it is, and what each cluster lacked."""
         return self._run(self._verbs.why(job))
 
@@ -157,30 +157,30 @@ class Client:
         """
         return self._run(self._verbs.wait(job, timeout, check))
 
-    def cancel(self, job: str, *, grace: str | None = None) -> Acted:
+    def cancel(self, job: str, *, grace: str | None = None) -> JobAction:
         """End a job for good; it shows ``cancelling`` until its members are gone.
 
         ``grace``: the most that members may take, such as ``5s``; shortens a stop that is under way, too.
         """
         return self.act(job, "cancel", grace=grace)
 
-    def suspend(self, job: str) -> Acted:
+    def suspend(self, job: str) -> JobAction:
         """Stop a job and hold it until ``resume``."""
         return self.act(job, "suspend")
 
-    def resume(self, job: str) -> Acted:
+    def resume(self, job: str) -> JobAction:
         """Let a held job go on."""
         return self.act(job, "resume")
 
-    def retry(self, job: str) -> Acted:
+    def retry(self, job: str) -> JobAction:
         """Try a failed or cancelled job once more."""
         return self.act(job, "retry")
 
-    def act(self, job: str, action: Action, *, grace: str | None = None) -> Acted:
+    def act(self, job: str, action: Action, *, grace: str | None = None) -> JobAction:
         """Any of these four."""
         return self._run(self._verbs.act(job, action, grace))
 
-    def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None) -> BulkActed:
+    def bulk(self, action: Action, wanted: JobFilter, *, dry_run: bool = False, grace: str | None = None) -> BulkAnswer:
         """Do it to every job that matches; a dry run only counts them."""
         return self._run(self._verbs.bulk(action, wanted, dry_run, grace))
 
@@ -195,7 +195,7 @@ class Client:
         priority: int | None = None,
         priority_class: str | None = None,
         dry_run: bool = False,
-    ) -> BulkActed:
+    ) -> BulkAnswer:
         """Change every waiting job that matches."""
         return self._run(self._verbs.bulk_change(wanted, priority, priority_class, dry_run))
 
@@ -258,7 +258,7 @@ class Client:
         """Make another key for a cluster's agent; with ``revoke_old`` the old ones are dead at once. Sent once only."""
         return self._run(self._verbs.rotate_cluster_key(cluster, revoke_old))
 
-    def drain(self, cluster: str, *, let_finish: bool = False) -> Drained:
+    def drain(self, cluster: str, *, let_finish: bool = False) -> DrainAnswer:
         """Close a cluster to new runs and stop those that are there, or let them finish."""
         return self._run(self._verbs.drain(cluster, let_finish))
 
@@ -274,7 +274,7 @@ class Client:
         """Have these quarantined runs stopped, or all of them; which are. Raises ProblemError NOT_FOUND."""
         return self._run(self._verbs.stop_quarantined(cluster, runs))
 
-    def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> DeclaredLost:
+    def declare_lost(self, cluster: str, *, force: bool = False, orphans: bool = False) -> LostRuns:
         """Say that nothing of a cluster runs any more. Raises ProblemError CLUSTER_IN_CONTACT."""
         return self._run(self._verbs.declare_lost(cluster, force, orphans))
 

@@ -15,26 +15,26 @@ from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
 from trainmaster.client.steps import Item, Sleep, Steps, Tell, Telling, Terms, follow, send
 from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
-from trainmaster.client.values import (
-    Acted,
+from trainmaster.client.values import JobFilter
+from trainmaster.protocol.answers import (
     AgentKey,
-    AuditEntries,
     AuditEntry,
-    BulkActed,
+    AuditPage,
+    BulkAnswer,
     ClusterView,
     DeadLetter,
-    DeadLetters,
-    DeclaredLost,
-    Drained,
-    JobFilter,
+    DeadLetterPage,
+    DrainAnswer,
+    JobAction,
+    JobPage,
+    JobReason,
     KeyView,
+    LostRuns,
     NewKey,
-    Page,
     QuarantinedRun,
     QueueView,
-    Tried,
+    TriedJob,
     WebhookSecrets,
-    Why,
 )
 from trainmaster.protocol.bursting import BurstPolicySpec, Previews
 from trainmaster.protocol.errors import Code, ProblemError, TrainmasterError
@@ -70,19 +70,21 @@ class Verbs:
     ) -> Steps[list[str]]:
         return self._ids(calls.submit_parameters(spec, parameters, idempotency_key))
 
-    def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[list[Tried]]:
-        return self._models(calls.dry_run(_listed(specs)), "jobs", Tried)
+    def dry_run(self, specs: Spec | Sequence[Spec]) -> Steps[list[TriedJob]]:
+        return self._models(calls.dry_run(_listed(specs)), "jobs", TriedJob)
 
-    def pages(self, wanted: JobFilter, page_size: int) -> Telling[Page, None]:
+    def pages(self, wanted: JobFilter, page_size: int) -> Telling[JobPage, None]:
         return self._pages(wanted, page_size, lambda page: (page,))
 
     def jobs(self, wanted: JobFilter, page_size: int) -> Telling[JobView, None]:
         return self._pages(wanted, page_size, lambda page: page.jobs)
 
-    def _pages(self, wanted: JobFilter, page_size: int, items: Callable[[Page], Sequence[Item]]) -> Telling[Item, None]:
+    def _pages(
+        self, wanted: JobFilter, page_size: int, items: Callable[[JobPage], Sequence[Item]]
+    ) -> Telling[Item, None]:
         cursor: str | None = None
         while True:
-            page = yield from self._model(calls.list_jobs(wanted, cursor, page_size), Page)
+            page = yield from self._model(calls.list_jobs(wanted, cursor, page_size), JobPage)
             for item in items(page):
                 yield Tell(item)
             cursor = page.next
@@ -92,8 +94,8 @@ class Verbs:
     def job(self, job: str) -> Steps[JobView]:
         return self._model(calls.show_job(job), JobView)
 
-    def why(self, job: str) -> Steps[Why]:
-        return self._model(calls.why(job), Why)
+    def why(self, job: str) -> Steps[JobReason]:
+        return self._model(calls.why(job), JobReason)
 
     def events(self, job: str, after: int, limit: int) -> Steps[list[EventView]]:
         return self._models(calls.events(job, after, limit), "events", EventView)
@@ -142,19 +144,19 @@ class Verbs:
     def _left(self, ends: float | None) -> float | None:
         return None if ends is None else ends - self._terms.clock()
 
-    def act(self, job: str, action: Action, grace: str | None) -> Steps[Acted]:
-        return self._model(calls.act(job, action, grace), Acted)
+    def act(self, job: str, action: Action, grace: str | None) -> Steps[JobAction]:
+        return self._model(calls.act(job, action, grace), JobAction)
 
-    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool, grace: str | None) -> Steps[BulkActed]:
-        return self._model(calls.bulk(action, wanted, dry_run=dry_run, grace=grace), BulkActed)
+    def bulk(self, action: Action, wanted: JobFilter, dry_run: bool, grace: str | None) -> Steps[BulkAnswer]:
+        return self._model(calls.bulk(action, wanted, dry_run=dry_run, grace=grace), BulkAnswer)
 
     def change(self, job: str, priority: int | None, priority_class: str | None) -> Steps[JobView]:
         return self._model(calls.change(job, _patch(priority, priority_class)), JobView)
 
     def bulk_change(
         self, wanted: JobFilter, priority: int | None, priority_class: str | None, dry_run: bool
-    ) -> Steps[BulkActed]:
-        return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkActed)
+    ) -> Steps[BulkAnswer]:
+        return self._model(calls.bulk_change(wanted, _patch(priority, priority_class), dry_run=dry_run), BulkAnswer)
 
     # Tenants, clusters and keys
 
@@ -198,8 +200,8 @@ class Verbs:
     def rotate_cluster_key(self, cluster: str, revoke_old: bool) -> Steps[AgentKey]:
         return self._model(calls.rotate_cluster_key(cluster, revoke_old=revoke_old), AgentKey)
 
-    def drain(self, cluster: str, let_finish: bool) -> Steps[Drained]:
-        return self._model(calls.drain_cluster(cluster, let_finish=let_finish), Drained)
+    def drain(self, cluster: str, let_finish: bool) -> Steps[DrainAnswer]:
+        return self._model(calls.drain_cluster(cluster, let_finish=let_finish), DrainAnswer)
 
     def watch_drain(self, cluster: str, timeout: float | None) -> Telling[ClusterView, None]:
         """The cluster each time that its number of runs has changed, until there are none or the time is up."""
@@ -222,8 +224,8 @@ class Verbs:
         value = yield from self._value(calls.stop_quarantined(cluster, runs))
         return list(value["stopping"])
 
-    def declare_lost(self, cluster: str, force: bool, orphans: bool) -> Steps[DeclaredLost]:
-        return self._model(calls.declare_lost(cluster, force=force, orphans=orphans), DeclaredLost)
+    def declare_lost(self, cluster: str, force: bool, orphans: bool) -> Steps[LostRuns]:
+        return self._model(calls.declare_lost(cluster, force=force, orphans=orphans), LostRuns)
 
     def remove_cluster(self, cluster: str, force: bool) -> Steps[None]:
         yield from self._value(calls.remove_cluster(cluster, force=force))
@@ -309,7 +311,7 @@ class Verbs:
         filters = [("target", target), ("actor", actor), ("action", action), *moments]
         cursor: str | None = None
         while True:
-            page = yield from self._model(calls.list_audit(filters, cursor, page_size), AuditEntries)
+            page = yield from self._model(calls.list_audit(filters, cursor, page_size), AuditPage)
             for entry in page.audit:
                 yield Tell(entry)
             cursor = page.next
@@ -327,7 +329,7 @@ class Verbs:
     def dead_letters(self, page_size: int) -> Telling[DeadLetter, None]:
         cursor: str | None = None
         while True:
-            page = yield from self._model(calls.dead_letters(cursor, page_size), DeadLetters)
+            page = yield from self._model(calls.dead_letters(cursor, page_size), DeadLetterPage)
             for letter in page.dead:
                 yield Tell(letter)
             cursor = page.next

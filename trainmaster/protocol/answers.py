@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import ConfigDict, Field
+
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.base import Lenient, Strict, Timestamp
 from trainmaster.protocol.bursting import BurstPolicySpec, PolicyFigures
@@ -10,7 +12,7 @@ from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.queue_position import Factors, QueueFigures, Trial
 from trainmaster.protocol.reasons import Reason
 from trainmaster.protocol.simulations import SimulationView
-from trainmaster.protocol.states import KeyRole, RunState
+from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import (
     ClusterSpec,
     DatasetSpec,
@@ -20,6 +22,9 @@ from trainmaster.protocol.tenants import (
     QueueSpec,
     ReservationSpec,
 )
+
+_IGNORES_UNKNOWN = ConfigDict(extra="ignore")
+"""An api of a newer version may tell more of what was declared."""
 
 
 class JobList(Strict):
@@ -48,11 +53,12 @@ class SubmittedJobs(Lenient):
 
 
 class TriedJob(Lenient):
-    """A job of a dry run. ``held``: it would wait to be resumed. ``trial`` is missing where no leading scheduler answered."""
+    """A job of a dry run, which is valid; ``trial`` is None where no leading scheduler has answered."""
 
     name: str
     queue: str
-    held: bool
+    held: bool = False
+    """Whether it would wait for ``resume`` first."""
     trial: Trial | None = None
 
 
@@ -64,10 +70,10 @@ class DryRun(Lenient):
 
 
 class JobPage(Lenient):
-    """Jobs, the newest first; ``next`` is the cursor of the following page."""
+    """Some jobs, newest first, and the cursor of the next page."""
 
     jobs: tuple[JobView, ...]
-    next: str | None
+    next: str | None = None
 
 
 class EventPage(Lenient):
@@ -77,22 +83,24 @@ class EventPage(Lenient):
 
 
 class JobReason(Reason):
-    """Why a job is where it is; of one that is queued, also its place."""
+    """Why a job is where it is. The last seven are of queued jobs only."""
 
     job: str
     state: str
     live: bool | None = None
-    """Of a queued job: whether the leading scheduler told its place. If not, ``ageSeconds`` is the age of the stored reason."""
+    """Whether the leading scheduler has answered; if not, the place is not known."""
     age_seconds: float | None = None
+    """How old the verdict is that is shown instead."""
     queue: str | None = None
     position: int | None = None
+    """1 is next among the queued jobs of its queue."""
     jobs_ahead: int | None = None
     jobs_in_queue: int | None = None
     factors: Factors | None = None
 
 
 class JobAction(Lenient):
-    """What an action did to a job. ``changed``: false where it was done before."""
+    """What an action did to one job."""
 
     id: str
     changed: bool
@@ -100,18 +108,20 @@ class JobAction(Lenient):
 
 
 class BulkAnswer(Lenient):
-    """How many jobs a filter matched and how many were changed."""
+    """What an action did to many: those that matched and were not changed were in no state for it."""
 
     matched: int
     changed: int
-    dry_run: bool
+    dry_run: bool = False
 
 
 class QueueView(QueueSpec):
-    """A queue with its jobs by state."""
+    """A queue with its jobs by state; only leaves have jobs of their own."""
 
-    is_leaf: bool
-    jobs: dict[str, int]
+    model_config = _IGNORES_UNKNOWN
+
+    is_leaf: bool = True
+    jobs: dict[str, int] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     usage: QueueFigures | None = None
     """Where it was asked for and the leading scheduler answered."""
@@ -139,23 +149,25 @@ class ReservationList(Lenient):
 class ClusterView(ClusterSpec):
     """A cluster with its contact and capacity. Counts of runs are told to admins alone."""
 
+    model_config = _IGNORES_UNKNOWN
+
     state: str
-    cordoned: bool
-    draining: bool
-    closed: str
+    cordoned: bool = False
+    draining: bool = False
+    closed: str = ""
     """Why no new job is sent to it; empty where jobs are."""
-    last_contact: Timestamp | None
-    agent_version: str
-    live_runs: int | None = None
-    stopping_runs: int | None = None
-    orphaned_runs: int | None = None
-    quarantined_runs: int | None = None
-    runtime: str | None
-    scheduler: str | None
-    capacity: dict[str, str]
-    nodes: int
-    groups: tuple[NodeGroup, ...]
-    capabilities: tuple[str, ...]
+    last_contact: Timestamp | None = None
+    agent_version: str = ""
+    live_runs: int = 0
+    stopping_runs: int = 0
+    orphaned_runs: int = 0
+    quarantined_runs: int = 0
+    runtime: str | None = None
+    scheduler: str | None = None
+    capacity: dict[str, str] = Field(default_factory=dict)
+    nodes: int = 0
+    groups: tuple[NodeGroup, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
 
 class ClusterList(Lenient):
@@ -172,27 +184,27 @@ class CordonAnswer(Lenient):
 
 
 class DrainAnswer(Lenient):
-    """How many runs of a cluster were asked to stop, how many are left, and whether its agent is in contact."""
+    """What a drain did: runs that were asked to stop now, and runs that are there still, these included."""
 
     name: str
     stopped: int
     live_runs: int
-    reachable: bool
+    reachable: bool = True
 
 
 class LostRuns(Lenient):
-    """How many runs of a cluster were declared lost."""
+    """How many runs of a cluster were called lost."""
 
     name: str
     lost: int
 
 
 class QuarantinedRun(Lenient):
-    """A run that an agent holds and that the store has forgotten."""
+    """A run that a cluster's agent holds and that the store has forgotten since it was restored."""
 
     run: str
-    state: RunState
-    stopping: bool
+    state: str
+    stopping: bool = False
     since: Timestamp
 
 
@@ -214,13 +226,13 @@ class KeyView(Lenient):
 
     id: int
     name: str
-    hint: str
+    hint: str = ""
     role: KeyRole
-    queues: tuple[str, ...]
-    cluster: str | None
+    queues: tuple[str, ...] = ()
+    cluster: str | None = None
     created_at: Timestamp
-    expires_at: Timestamp | None
-    revoked_at: Timestamp | None
+    expires_at: Timestamp | None = None
+    revoked_at: Timestamp | None = None
 
 
 class KeyList(Lenient):
@@ -230,7 +242,7 @@ class KeyList(Lenient):
 
 
 class NewKey(Lenient):
-    """An API key with its secret, which is told this once."""
+    """An API key just made. ``key`` is the secret, told this once."""
 
     id: int
     name: str
@@ -239,33 +251,36 @@ class NewKey(Lenient):
 
 
 class AgentKey(Lenient):
-    """A key for the agent of a cluster, and the keys that it had before by their ids."""
+    """A key for a cluster's agent, just made."""
 
     cluster: str
-    created: bool | None = None
-    """Of ``join``: whether the cluster was made by it."""
+    created: bool = False
+    """Whether the cluster was made with it."""
     key: NewKey
-    other_keys: tuple[int, ...]
+    other_keys: tuple[int, ...] = ()
+    """Keys of the cluster's agent that are valid beside it."""
     revoked: tuple[int, ...] = ()
 
 
 class AuditEntry(Lenient):
-    """One change, or one refused call."""
+    """Who did what to what, or what was refused to whom, in which request and from which address."""
 
     at: Timestamp
     actor: str
+    """The name of the key; empty where a call showed no valid one."""
     action: str
     target: str
-    request_id: str | None
-    address: str | None
-    details: dict[str, Any] | None
+    request_id: str = ""
+    address: str = ""
+    details: dict[str, Any] = Field(default_factory=dict)
+    """Of a change: ``before`` and ``after``; of a submission ``jobs``; of refused calls ``code``, ``detail`` and ``count``."""
 
 
 class AuditPage(Lenient):
-    """Changes and refused calls, the newest first."""
+    """Some of them, newest first, and the cursor of the next page."""
 
     audit: tuple[AuditEntry, ...]
-    next: str | None
+    next: str | None = None
 
 
 class PriceBookList(Lenient):
@@ -282,6 +297,8 @@ class DatasetList(Lenient):
 
 class BurstPolicyView(BurstPolicySpec):
     """A burst policy, and how it stands."""
+
+    model_config = _IGNORES_UNKNOWN
 
     status: PolicyFigures | None = None
 
@@ -302,7 +319,7 @@ class SimulationPage(Lenient):
 
 
 class WebhookSecrets(Lenient):
-    """The secrets that sign a queue's messages; the previous ones sign as well until ``previousUntil``."""
+    """What signs webhook messages of a queue's jobs: any of ``secrets``, and until then any of ``previous``."""
 
     queue: str
     version: int
@@ -312,23 +329,23 @@ class WebhookSecrets(Lenient):
 
 
 class DeadLetter(Lenient):
-    """A webhook message that was given up."""
+    """A webhook message that was given up. ``hook`` is the index in the job's ``notify``."""
 
     id: int
     job: str
     queue: str
     seq: int
     hook: int
-    url: str
-    states: tuple[str, ...]
+    url: str | None = None
+    states: tuple[str, ...] = ()
     attempts: int
-    error: str
+    error: str = ""
     created_at: Timestamp
     dead_at: Timestamp
 
 
 class DeadLetterPage(Lenient):
-    """Webhook messages that were given up, the newest first."""
+    """Some of them, newest first, and the cursor of the next page."""
 
     dead: tuple[DeadLetter, ...]
-    next: str | None
+    next: str | None = None

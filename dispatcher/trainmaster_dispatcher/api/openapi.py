@@ -148,7 +148,9 @@ def document(app: FastAPI) -> dict[str, Any]:
 def methods_at(app: FastAPI, path: str) -> list[str]:
     """Return the methods that are allowed at a path, empty where the document has none: several routes may have the same path."""
     there = {
-        template: methods for template, methods in document(app)["paths"].items() if _pattern(template).fullmatch(path)
+        template: methods
+        for template, methods in document(app)["paths"].items()
+        if path_pattern(template).fullmatch(path)
     }
     # /v1/jobs/cancel is no job's address.
     fewest = min((template.count("{") for template in there), default=0)
@@ -159,7 +161,8 @@ def methods_at(app: FastAPI, path: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _pattern(template: str) -> re.Pattern[str]:
+def path_pattern(template: str) -> re.Pattern[str]:
+    """Return what matches the addresses of a path of the document."""
     # The path of a queue has slashes in it.
     pieces = re.split(r"(\{\w+\})", template)
     known = {"{path}": ".+"}
