@@ -182,7 +182,7 @@ class Leader:
 
     def __post_init__(self) -> None:
         view = self.world.view
-        self._follower = Follower(view=view)
+        self._follower = Follower(engine=self.world.engine)
         self._waiting = Counter(view.class_of(job_id) for job_id in view.jobs)
 
     def cycle(self, changes: Changes) -> Plan:
@@ -201,13 +201,13 @@ class Leader:
         taken_in = time.perf_counter()
         self._waiting.update(view.class_of(job.id) for job in changes.submitted)
         asked = time.perf_counter()
-        plan = decide(view, self._now)
+        plan = decide(self._follower.engine, self._now)
         decided = time.perf_counter()
         self._book.note(plan, self._book.changed(plan, self._now), self._now)
         compared = time.perf_counter()
         self._ending = self._count(plan)
         counted = time.perf_counter()
-        view.reservations = plan.reservations
+        self._follower.engine.carry_over(plan)
         self._follower.note_applied(plan, Applied({job.id for job in plan.jobs}, self._ending, self._now))
         put = time.perf_counter()
         self._began = None
@@ -415,7 +415,7 @@ async def cold_start(url: str) -> dict[str, Any]:
     loaded = time.perf_counter()
     await follower.absorb(stores, time.monotonic())
     looked = time.perf_counter()
-    plan = decide(follower.view, time.monotonic() + follower.ahead)
+    plan = decide(follower.engine, time.monotonic() + follower.ahead)
     decided = time.perf_counter()
     await stores.close()
     return {

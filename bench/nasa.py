@@ -25,11 +25,11 @@ from trainmaster.protocol.agent import CapacityReport, NodeGroup
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.state import (
     Cluster,
     PriorityClass,
     Queue,
-    SchedulerState,
     WaitingJob,
 )
 
@@ -42,13 +42,14 @@ _ONE = 1
 """The key of the only queue, priority class and cluster."""
 
 
-class Engine:
+class Replay:
     """The scheduler's decision on one cluster of nodes with one CPU each, and one queue."""
 
     def __init__(self, processors: int, order: Order) -> None:
         nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
         report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
-        self.view = SchedulerState()
+        self.engine = Engine()
+        self.view = self.engine.state
         self.view.put_queue(Queue(_ONE, "main", None, order=order))
         self.view.put_class(PriorityClass(_ONE, "normal", 0))
         self.view.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
@@ -68,8 +69,8 @@ class Engine:
         """Start all that the engine lets start now; the numbers of these jobs."""
         started: list[int] = []
         while self.view.jobs:
-            plan = decide(self.view, now)
-            self.view.reservations = plan.reservations
+            plan = decide(self.engine, now)
+            self.engine.carry_over(plan)
             if plan.holds:
                 raise RuntimeError(f"job {plan.holds[0].job.id} is held: {plan.holds[0].message}")
             if not plan.starts:
@@ -90,7 +91,7 @@ class Engine:
 
 def simulate_engine(jobs: Sequence[Job], processors: int, policy: Policy) -> Starts:
     """When each job starts if the engine is asked at each instant at which jobs arrive or end."""
-    engine = Engine(processors, ORDERS[policy])
+    engine = Replay(processors, ORDERS[policy])
     arrivals = sorted(jobs, key=lambda job: (job.submit, job.number), reverse=True)
     runs = {job.number: job.run for job in jobs}
     ends: list[tuple[float, int]] = []

@@ -34,9 +34,10 @@ from trainmaster.protocol.states import Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
 from trainmaster_dispatcher.domain.shapes import shape_from, shape_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, queue_of
 from trainmaster_dispatcher.scheduling.state.plan import runs_of
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 from trainmaster_dispatcher.whatif.engine import Declared, Simulation
 from trainmaster_dispatcher.whatif.figures import figures_of
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
@@ -156,7 +157,8 @@ class Filling:
 
     def fill(self, tasks: Sequence[Task], clusters: Sequence[str | None]) -> tuple[int, int]:
         """Tasks and GPUs that are placed when the first task cannot be. ``clusters``: that each is bound to, if it is."""
-        view = SchedulerState()
+        engine = Engine()
+        view = engine.state
         view.put_queue(queue_of(1, None, QueueSpec(path="tasks", order=Order.STRICT)))
         view.put_class(class_of(1, PriorityClassSpec(name="normal", value=0)))
         for key, (one, report) in enumerate(zip(self._fleet.clusters, self._reports, strict=True), start=1):
@@ -171,7 +173,7 @@ class Filling:
                     self._shapes[text] = shape_from(shape_of(JobSpec.model_validate_json(text)))
                 view.put_shape(ids[text], self._shapes[text])
             view.put_waiting(WaitingJob(number, 1, f"t{number}", 1, 1, ids[text], 0, float(number), 0))
-        while plan := decide(view, 0.0).starts:
+        while plan := decide(engine, 0.0).starts:
             view.put_runs(runs_of(plan, 0.0))
         placed = min(view.jobs, default=len(tasks) + 1) - 1
         return placed, sum(task.gpus for task in tasks[:placed])

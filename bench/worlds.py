@@ -16,6 +16,7 @@ from trainmaster.protocol.jobs import Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 from trainmaster_dispatcher.scheduling.state.state import (
     Cluster,
@@ -150,7 +151,8 @@ class World:
     """A view, and what is needed to let more happen in it."""
 
     def __init__(self, kinds: Sequence[Kind], weights: Sequence[float], chance: random.Random) -> None:
-        self.view = SchedulerState()
+        self.engine = Engine()
+        self.view = self.engine.state
         self.kinds = kinds
         self.chance = chance
         self.leaves: list[int] = []

@@ -319,7 +319,7 @@ def _answer_of(problem: ProblemError) -> bytes:
         "connection: close",
     ]
     if problem.retry_after is not None:
-        lines.append(f"retry-after: {max(1, round(problem.retry_after))}")
+        lines.append(f"retry-after: {problem.pause_seconds}")
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 

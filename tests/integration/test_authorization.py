@@ -117,7 +117,7 @@ def calls_of(routes: Iterable[BaseRoute]) -> Iterator[Call]:
 @pytest.fixture(scope="module")
 def every_call() -> list[Call]:
     """Method and path of each route of the application that is not open to everybody."""
-    app = make_app(Settings.model_validate({"database_url": "postgresql://nowhere/none"}))._app
+    app = make_app(Settings.model_validate({"database_url": "postgresql://nowhere/none"})).routes
     assert isinstance(app, FastAPI)
     return sorted({call for call in calls_of(app.routes) if call[1] not in OPEN})
 

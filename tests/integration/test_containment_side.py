@@ -19,7 +19,7 @@ from trainmaster_dispatcher import containment
 from trainmaster_dispatcher.containment import Part, isolate, run_for_ever
 from trainmaster_dispatcher.domain import webhooks as rules
 from trainmaster_dispatcher.scheduler import leader_api
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.services import logs, usage_ledger
 from trainmaster_dispatcher.services.retention import Retention
 from trainmaster_dispatcher.services.usage_ledger import Accounting
@@ -164,8 +164,8 @@ async def test_a_step_of_retention_that_fails_keeps_no_other_from_being_done(
 
 
 async def test_a_question_that_fails_is_answered_as_an_error_and_the_next_one_is_answered() -> None:
-    view = SchedulerState()
-    app = leader_api.make_reads(lambda: leader_api.Sight(view, 1000.0), "secret")
+    engine = Engine()
+    app = leader_api.make_reads(lambda: leader_api.Sight(engine, 1000.0), "secret")
     headers, before = {"Authorization": "Bearer secret"}, counted(Part.QUESTION)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://leader", headers=headers) as http:
         with pytest.MonkeyPatch.context() as patched:
@@ -183,7 +183,7 @@ async def test_a_job_of_a_dry_run_that_fails_has_no_answer_and_the_others_have(m
 
     monkeypatch.setattr(leader_api, "answer_trial", trial)
     app, before = (
-        leader_api.make_reads(lambda: leader_api.Sight(SchedulerState(), 1000.0), "secret"),
+        leader_api.make_reads(lambda: leader_api.Sight(Engine(), 1000.0), "secret"),
         counted(Part.QUESTION),
     )
     one = {"queueId": 1, "classId": 1, "priority": 0, "shape": {}}

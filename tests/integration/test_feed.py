@@ -222,4 +222,4 @@ async def test_a_view_that_follows_equals_a_view_loaded_afresh(service: Service)
     assert fresh.view.jobs
     assert fresh.view.runs
     fresh.view.lease_until = follower.view.lease_until = dict.fromkeys(fresh.view.clusters, 60.0)
-    assert decide(follower.view, 0.0) == decide(fresh.view, 0.0)
+    assert decide(follower.engine, 0.0) == decide(fresh.engine, 0.0)

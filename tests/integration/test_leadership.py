@@ -291,7 +291,7 @@ async def test_a_standby_with_many_jobs_has_its_rooms_warm_and_applies_nothing(
     standby = run_scheduler(settings)
 
     async def is_warm() -> bool:
-        return standby.scheduler._follower.view.rooms is not None
+        return bool(standby.scheduler._follower.engine.index.clusters)
 
     await eventually(is_warm)
     assert not standby.leads

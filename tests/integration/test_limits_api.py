@@ -141,10 +141,13 @@ async def test_refusals_have_retry_after_and_a_problem(service: Service) -> None
     async with OtherApi(settings) as http:
         http.headers["Authorization"] = f"Bearer {secret}"
         assert [(await http.get("/v1/jobs")).status_code for _ in range(3)] == [200] * 3
-        answer = await http.get("/v1/jobs")
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) == 100
-        assert answer.json()["code"] == "too-many-requests"
+        for answer in (await http.get("/v1/jobs"), await http.post("/v1/jobs", json=job())):
+            assert answer.status_code == 429
+            assert int(answer.headers["retry-after"]) in (99, 100)
+            assert answer.json()["code"] == "too-many-requests"
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["requestId"] == answer.headers["x-request-id"]
+            assert int(answer.headers["content-length"]) == len(answer.content)
         http.headers["Authorization"] = "Bearer tmk_admin"
         assert (await http.get(f"/v1/jobs/{job_id}")).status_code == 200
 
@@ -168,14 +171,14 @@ class OtherApi:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> httpx.AsyncClient:
-        inner: Any = self._app._app
+        inner: Any = self._app.routes
         await self._stack.enter_async_context(inner.router.lifespan_context(inner))
         transport = httpx.ASGITransport(app=self._app)
         return await self._stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://api"))
 
     def forget_counts(self) -> None:
         """Let what waits be counted anew, as after a while."""
-        inner: Any = self._app._app
+        inner: Any = self._app.routes
         inner.state.trainmaster.stores.backlog._queues.clear()
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,6 +18,7 @@ from trainmaster_dispatcher.domain.redaction import MayRead, everything, rendere
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduling.cycle.decide import MOST_STARTS, decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 from trainmaster_dispatcher.scheduling.state.plan import Plan, Start, grown, shrinking
 from trainmaster_dispatcher.scheduling.state.state import (
@@ -124,13 +125,17 @@ class Outcome:
 class ViewBuilder:
     """A view with queue ``main`` and the priority classes low (0), normal (100) and high (1000)."""
 
-    view: SchedulerState = field(default_factory=SchedulerState)
+    engine: Engine = field(default_factory=Engine)
     ids: dict[str, int] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     clusters: dict[str, int] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
     policies: dict[str, int] = field(default_factory=dict)
     now: float = NOW
+
+    @property
+    def view(self) -> SchedulerState:
+        return self.engine.state
 
     def __post_init__(self) -> None:
         for number, (name, value) in enumerate((("low", 0), ("normal", 100), ("high", 1000)), start=1):
@@ -413,7 +418,7 @@ class ViewBuilder:
 
     def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:
         """What one cycle decides now; nothing is applied."""
-        return Outcome(decide(self.view, self.now, most_starts), self.view, self.ids)
+        return Outcome(decide(self.engine, self.now, most_starts), self.view, self.ids)
 
     def later(self, seconds: float) -> Self:
         """Let time pass; agents stay in contact."""
@@ -432,8 +437,7 @@ class ViewBuilder:
             self.view.put_run(stops)
         for growth in outcome.plan.grows:
             self.view.put_run(grown(self.view.runs[growth.job_id], growth, self.now))
-        self.view.reservations = outcome.plan.reservations
-        self.view.bursting = outcome.plan.bursting
+        self.engine.carry_over(outcome.plan)
         for hold in outcome.plan.holds:
             self.view.drop_job(hold.job.id)
         return outcome

@@ -9,7 +9,7 @@ import pytest
 from bench.worlds import GPU, HIGH, LOW, NORMAL, NOW, ROLE, Size, World, gangs, make, make_kinds, reclaim_storm
 from trainmaster.protocol.reasons import Tier
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
 from trainmaster_dispatcher.scheduling.state.state import LiveRun, SchedulerState, freeze_placement
 
 SMALL = Size(jobs=400, queues=30, kinds=40, clusters=4, groups=10, starts=100)
@@ -20,7 +20,8 @@ FULL = Size(jobs=2000, queues=4, kinds=40, clusters=4, groups=10, starts=300)
 
 def free(view: SchedulerState, resource: str) -> int:
     """What is free of a resource on all clusters."""
-    return sum(FreeCapacity.of(view, cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
+    layouts = ClusterLayouts(view)
+    return sum(layouts.now(cluster_id).total().get(resource, 0) for cluster_id in view.clusters)
 
 
 def nodes_of(world: World) -> int:
@@ -31,7 +32,7 @@ def nodes_of(world: World) -> int:
 def settle(world: World) -> int:
     """Decide and apply until nothing starts; how many jobs have started. Who gives way is gone at once."""
     started = 0
-    while (plan := decide(world.view, NOW)).starts:
+    while (plan := decide(world.engine, NOW)).starts:
         for victim in [*plan.stops, *(one for start in plan.starts for one in start.evicts)]:
             world.view.drop_job(victim.job_id)
         for start in plan.starts:
@@ -88,7 +89,7 @@ def test_a_full_world_is_full_to_the_last_core_and_device_however_it_is_laid_out
     assert len(world.view.runs) > 200
     assert free(world.view, GPU) == 0
     assert free(world.view, "cpu") == 500 * nodes_of(world)
-    plan = decide(world.view, NOW)
+    plan = decide(world.engine, NOW)
     assert not plan.starts
     assert not plan.stops
     assert not plan.holds

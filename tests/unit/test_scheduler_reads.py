@@ -10,8 +10,8 @@ from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.waiting import eventually
 from trainmaster_dispatcher.scheduler import leader_api
 from trainmaster_dispatcher.scheduler.leader_api import Sight, make_reads
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
 OURS = {"Authorization": "Bearer secret"}
 ROLE = {"name": "main", "replicas": 1, "least": 1, "needs": {"cpu": 1000}}
@@ -29,7 +29,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.builder = ViewBuilder().cluster("c", nodes(1, cpu=4)).jobs(3, "j", age=60)
-        self.view: SchedulerState = self.builder.view
+        self.engine: Engine = self.builder.engine
         self.looks: int | None = None
 
     def __call__(self) -> Sight | None:
@@ -37,7 +37,7 @@ class Leader:
             self.looks -= 1
             if self.looks < 0:
                 return None
-        return Sight(self.view, NOW)
+        return Sight(self.engine, NOW)
 
 
 @pytest.fixture
@@ -118,11 +118,11 @@ async def test_questions_for_which_time_is_up_have_no_answer(
 async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
     http: httpx.AsyncClient, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[SchedulerState] = []
+    made: list[Engine] = []
 
-    def counted(view: SchedulerState, now: float) -> Any:
-        made.append(view)
-        return ledger_of(view, now)
+    def counted(engine: Engine, now: float) -> Any:
+        made.append(engine)
+        return ledger_of(engine, now)
 
     monkeypatch.setattr(leader_api, "ledger_of", counted)
     monkeypatch.setattr(leader_api, "_LEDGER_SECONDS", 0.2)
@@ -135,6 +135,6 @@ async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
         return len(made) > 1
 
     await eventually(anew)
-    leader.view = ViewBuilder().job("other").view
+    leader.engine = ViewBuilder().job("other").engine
     await http.get("/place/1")
-    assert made[-1] is leader.view, "another view has other shares"
+    assert made[-1] is leader.engine, "another view has other shares"

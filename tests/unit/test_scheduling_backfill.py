@@ -92,9 +92,9 @@ def test_a_reservation_stays_unless_another_is_earlier_by_a_tenth(elsewhere: flo
     view = ViewBuilder().cluster("a", nodes(2, cpu=1)).cluster("b", nodes(2, cpu=1))
     view.run("on-a", simple(limit=100), on="a").run("on-b", simple(limit=500), on="b")
     view.job("big", simple(2, limit=10)).applied()
-    assert view.view.reservations[view.ids["big"]].cluster_id == view.clusters["a"]
+    assert view.engine.carried.reservations[view.ids["big"]].cluster_id == view.clusters["a"]
     view.ended("on-b").run("on-b", simple(limit=elsewhere), on="b").applied()
-    assert view.view.reservations[view.ids["big"]].cluster_id == view.clusters[cluster]
+    assert view.engine.carried.reservations[view.ids["big"]].cluster_id == view.clusters[cluster]
 
 
 def test_only_who_lacks_room_reserves() -> None:

@@ -309,7 +309,7 @@ def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
 
 def test_what_policies_said_is_given_for_a_preview() -> None:
     view, asked = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[Asked]()
-    decide(view.view, NOW, asked=asked)
+    decide(view.engine, NOW, asked=asked)
     assert [(one.job.name, isinstance(one.outcome, Burst)) for one in asked] == [("a", True), ("b", False)]
 
 
@@ -398,16 +398,16 @@ def test_gpus_are_capped_by_their_resource() -> None:
 def test_a_preview_of_other_policies_leaves_the_view_as_it_was() -> None:
     view = full(budget={"hour": "0.1"}).job("j")
     before = view.cycle().plan
-    found = preview(view.view, NOW, [policy_of(1, BurstPolicySpec.model_validate({**WIDE, "name": "overflow"}))])
+    found = preview(view.engine, NOW, [policy_of(1, BurstPolicySpec.model_validate({**WIDE, "name": "overflow"}))])
     assert [(one.goes, one.cluster, one.jobs) for one in found] == [(True, "rented", 1)]
-    assert preview(view.view, NOW, [policy_of(-1, BurstPolicySpec.model_validate({**WIDE, "name": "new"}))])[0].goes
+    assert preview(view.engine, NOW, [policy_of(-1, BurstPolicySpec.model_validate({**WIDE, "name": "new"}))])[0].goes
     assert view.cycle().plan == before
     assert before.starts == []
 
 
 def test_a_preview_counts_jobs_alike_that_go_and_those_that_stay() -> None:
     view = full(atMost={"jobs": 2}).jobs(5, "j")
-    goes, stays = preview(view.view, NOW)
+    goes, stays = preview(view.engine, NOW)
     assert (goes.goes, goes.jobs, goes.price_per_hour, goes.job.partition("-")[0]) == (True, 2, Decimal(1), "j1")
     assert (stays.goes, stays.jobs, stays.job.partition("-")[0]) == (False, 3, "j3")
 
@@ -470,7 +470,7 @@ def test_members_are_not_moved_to_nodes_that_the_policy_does_not_allow_because_o
 def test_a_job_on_trial_is_told_that_it_could_run_by_a_policy() -> None:
     view = full()
     job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
-    trial = try_out(view.view, ledger_of(view.view, NOW), job, simple(2, cpu=4), NOW)
+    trial = try_out(view.engine, ledger_of(view.engine, NOW), job, simple(2, cpu=4), NOW)
     assert trial is not None
     assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "rented")
 

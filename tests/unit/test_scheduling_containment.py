@@ -13,7 +13,8 @@ from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Elasticity
 from trainmaster_dispatcher.scheduling.cycle import burst, decide, explain, faults
 from trainmaster_dispatcher.scheduling.cycle import elastic as elastic_growth
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.cycle.engine import Carried
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
 from trainmaster_dispatcher.scheduling.packing.gang_packing import fit
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.preemption import victims
@@ -82,7 +83,7 @@ def test_a_class_whose_look_fails_is_held_back_alone_and_looked_at_again_later(
     (fault,) = found.plan.faults
     assert (fault.kind, type(fault.error)) == ("job_class", InjectedError)
     assert "org/a" in fault.name
-    view.view.held_back = found.plan.held_back
+    view.engine.carry_over(found.plan)
     monkeypatch.undo()
     assert view.cycle().started == ["good"], "it is not looked at again before its time"
     assert view.later(2).cycle().started == ["bad", "good"]
@@ -95,7 +96,7 @@ def test_a_class_that_fails_again_and_again_is_held_back_for_longer_each_time(mo
     monkeypatch.setattr(module, name, failing(getattr(module, name), is_meant))
     for _ in range(12):
         plan = view.cycle().plan
-        view.view.held_back = plan.held_back
+        view.engine.carry_over(plan)
         (held,) = plan.held_back.values()
         pauses.append(held.until - view.now)
         view.later(held.until - view.now)
@@ -128,13 +129,15 @@ def test_decisions_that_fail_without_end_are_given_up_with_their_cause(monkeypat
     assert isinstance(caught.value.__cause__, InjectedError)
 
 
+def reports(layouts: ClusterLayouts, cluster_id: int) -> bool:
+    """Return whether it is cluster c, and not closed yet."""
+    cluster = layouts.state.clusters[cluster_id]
+    return cluster.name == "c" and cluster.report is not None
+
+
 CLUSTERS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "its room": (FreeCapacity, "of", lambda view, cluster_id: view.clusters[cluster_id].name == "c"),
-    "its empty room": (
-        cluster_index,
-        "empty_room",
-        lambda view, cluster_id: view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None,
-    ),
+    "its free capacity": (ClusterLayouts, "now", lambda layouts, cluster_id: reports(layouts, cluster_id)),
+    "its empty nodes": (ClusterLayouts, "empty", lambda layouts, cluster_id: reports(layouts, cluster_id)),
     "its capacity": (
         cluster_index.ClusterIndex,
         "_capacity_of",
@@ -143,9 +146,7 @@ CLUSTERS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "what it is left with later": (
         ReleaseTimeline,
         "__init__",
-        lambda _later, view, cluster_id: (
-            view.clusters[cluster_id].name == "c" and view.clusters[cluster_id].report is not None
-        ),
+        lambda _later, layouts, cluster_id: reports(layouts, cluster_id),
     ),
 }
 
@@ -157,13 +158,7 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
     view = tenants().job("blocked", simple(8, cpu=1), queue="org/b").job("waits", simple(cpu=64), queue="org/a")
     before = view.view.clusters[view.clusters["c"]]
 
-    def meant(*given: Any) -> bool:
-        return is_meant(*given) and view.view.clusters[view.clusters["c"]].report is not None
-
-    fails = failing(getattr(owner, name), meant)
-    monkeypatch.setattr(owner, name, staticmethod(fails) if owner is FreeCapacity else fails)
-    if name == "empty_room":
-        monkeypatch.setattr(faults, name, fails)
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name), is_meant))
     found = view.cycle()
     assert set(found.where.values()) == {"d"} or name == "__init__"
     assert {"bad", "good"} <= set(found.started)
@@ -304,7 +299,7 @@ def test_a_shape_of_which_nothing_can_be_read_holds_nothing(body: Any) -> None:
 def test_what_held_back_classes_that_have_gone_is_forgotten() -> None:
     view = tenants()
     key = view.view.class_of(view.ids["bad"])
-    view.view.held_back = {key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))}
+    view.engine.carried = Carried(held_back={key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))})
     view.view.drop_job(view.ids["bad"])
     assert view.cycle().plan.held_back == {}
 

@@ -297,4 +297,4 @@ def test_no_cycle_gives_out_more_than_there_is_or_takes_the_least_away(
             assert waits == [], "nothing grows on the only cluster while somebody waits for it"
         gone(view)
         view.later(31)
-    assert decide(view.view, NOW + 1000) is not None
+    assert decide(view.engine, NOW + 1000) is not None

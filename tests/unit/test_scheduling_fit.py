@@ -7,7 +7,7 @@ from tests.unit.building import GPU, ViewBuilder, amounts, gang, nodes, role, si
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import AffinityTerm, JobSpec, Toleration
 from trainmaster_dispatcher.domain.shapes import Shape, shape_from, shape_of
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Shortfall, fit, size_choices, take
 
 
@@ -290,11 +290,11 @@ def test_runs_that_are_where_they_should_not_be_are_still_counted() -> None:
         .cluster("c", nodes(3, cpu=2))
         .run("r", gang(role(4, cpu=1, max_per_node=1)), on="c", placement={"nodes": {"worker": 4}})
     )
-    assert FreeCapacity.of(view.view, 1).total() == amounts(cpu=2)
+    assert ClusterLayouts(view.view).now(1).total() == amounts(cpu=2)
 
 
 def left(view: ViewBuilder, cluster: str = "c") -> list[dict[str, int]]:
-    nodes = FreeCapacity.of(view.view, view.clusters[cluster]).nodes
+    nodes = ClusterLayouts(view.view).now(view.clusters[cluster]).nodes
     return [one.free for one in nodes for _ in range(one.count)]
 
 

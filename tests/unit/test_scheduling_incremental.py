@@ -20,6 +20,7 @@ from trainmaster_dispatcher.domain.prices import FREE, tariff_of
 from trainmaster_dispatcher.domain.provisioning import learn
 from trainmaster_dispatcher.domain.shapes import Elasticity
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
 from trainmaster_dispatcher.scheduling.state.plan import Plan, grown, shrinking
 from trainmaster_dispatcher.scheduling.state.state import (
@@ -67,7 +68,7 @@ class Life:
         self.chance = random.Random(seed)
         self.now = START
         self.world = World()
-        self.follower = Follower(view=empty_view())
+        self.follower = Follower(engine=Engine(empty_view()))
         self.classes = [PriorityClass(1, "low", 0), PriorityClass(2, "high", 100, longest_wait=30.0)]
         self.next_job = 1
         self.put_classes(self.view)
@@ -311,7 +312,7 @@ class Life:
 
     # Cycles
 
-    def rebuilt(self) -> SchedulerState:
+    def rebuilt(self) -> Engine:
         view = empty_view()
         self.put_classes(view)
         steps = self.world.steps()
@@ -319,17 +320,15 @@ class Life:
         for step in steps:
             step(view)
         view.shrunk_at = dict(self.view.shrunk_at)
-        view.reservations = dict(self.view.reservations)
-        view.bursting = self.view.bursting
         self.world.put_policies(view)
-        return view
+        return Engine(view, self.follower.engine.carried)
 
     def cycle(self) -> Plan:
         self.now += self.chance.choice([0.0, 1.0, 1.0, 15.0])
         for _ in range(self.chance.choice([0, 0, 1, 2, 5])):
             self.happens()
         most = self.chance.choice([2, 1000])
-        plan, anew = decide(self.view, self.now, most), decide(self.rebuilt(), self.now, most)
+        plan, anew = decide(self.follower.engine, self.now, most), decide(self.rebuilt(), self.now, most)
         assert (plan.starts, plan.stops, plan.holds, plan.is_cut) == (anew.starts, anew.stops, anew.holds, anew.is_cut)
         assert plan.grows == anew.grows
         assert plan.reservations == anew.reservations
@@ -367,7 +366,7 @@ class Life:
             self.world.runs[one.job_id] = shrinking(self.world.runs[one.job_id], one.sizes or {}, self.now)
         for growth in growing:
             self.world.runs[growth.job_id] = grown(self.world.runs[growth.job_id], growth, self.now)
-        self.view.reservations, self.view.bursting = plan.reservations, plan.bursting
+        self.follower.engine.carry_over(plan)
         applied = Applied({job.id for job in plan.jobs} - lost, ending, self.now, shrunk, growing)
         self.follower.note_applied(plan, applied)
         assert self.view.runs == self.world.runs

@@ -116,7 +116,7 @@ class TestTurns:
 
 def test_a_place_tells_what_the_queue_had_before() -> None:
     view = had(crowd(ViewBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
-    ledger = ledger_of(view.view, NOW)
+    ledger = ledger_of(view.engine, NOW)
     place = place_of(view.view, ledger, view.ids["a#1"], NOW)
     assert place is not None
     (turn,) = place.factors.queues

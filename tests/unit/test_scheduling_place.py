@@ -18,7 +18,6 @@ from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.queue_position import (
     TRIAL_JOB,
-    TRIAL_SHAPE,
     ledger_of,
     place_of,
     try_out,
@@ -31,7 +30,7 @@ CLASSES = {"low": 1, "normal": 2, "high": 3}
 
 
 def placed(builder: ViewBuilder, name: str) -> Place:
-    place = place_of(builder.view, ledger_of(builder.view, builder.now), builder.ids[name], builder.now)
+    place = place_of(builder.view, ledger_of(builder.engine, builder.now), builder.ids[name], builder.now)
     assert place is not None
     return place
 
@@ -41,7 +40,7 @@ def tried(
 ) -> Trial:
     """What would become of a job that is submitted now."""
     job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
-    trial = try_out(builder.view, ledger_of(builder.view, builder.now), job, shape or simple(), builder.now)
+    trial = try_out(builder.engine, ledger_of(builder.engine, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
     return trial
 
@@ -55,7 +54,7 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
     view.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
     view.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
     view.run("r3", simple(cpu=1), on="e", queue="main")
-    usages = {one.queue: one for one in usage_of(view.view, ledger_of(view.view, view.now)).queues}
+    usages = {one.queue: one for one in usage_of(view.view, ledger_of(view.engine, view.now)).queues}
     assert list(usages) == ["a", "a/x", "a/y", "main"]
     assert (usages["a"].running, usages["a"].used) == (2, {"cpu": "5", "cpu@kind=edge": "3"})
     assert (usages["a/x"].running, usages["a/x"].used) == (1, {"cpu": "2"})
@@ -66,7 +65,7 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
 
 def test_a_queue_that_uses_nothing_is_told_so() -> None:
     view = ViewBuilder().cluster("c", nodes())
-    (main,) = usage_of(view.view, ledger_of(view.view, view.now)).queues
+    (main,) = usage_of(view.view, ledger_of(view.engine, view.now)).queues
     assert (main.running, main.used, main.share, main.share_beyond_guarantee) == (0, {}, 0.0, 0.0)
 
 
@@ -116,13 +115,13 @@ def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wai
 @pytest.mark.parametrize("name", ["running", "gone"])
 def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
     view = ViewBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
-    assert place_of(view.view, ledger_of(view.view, NOW), view.ids.get(name, 99), NOW) is None
+    assert place_of(view.view, ledger_of(view.engine, NOW), view.ids.get(name, 99), NOW) is None
 
 
 def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
     view = ViewBuilder().queue("gone").job("j", queue="gone")
     view.view.drop_queue(view.queues["gone"])
-    assert place_of(view.view, ledger_of(view.view, NOW), view.ids["j"], NOW) is None
+    assert place_of(view.view, ledger_of(view.engine, NOW), view.ids["j"], NOW) is None
 
 
 waiting_jobs = st.lists(
@@ -262,15 +261,15 @@ def test_the_place_counts_class_and_priority() -> None:
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
     view = ViewBuilder()
     job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
-    ledger = ledger_of(view.view, NOW)
-    assert try_out(view.view, ledger, replace(job, queue_id=99), simple(), NOW) is None
-    assert try_out(view.view, ledger, replace(job, class_id=99), simple(), NOW) is None
+    ledger = ledger_of(view.engine, NOW)
+    assert try_out(view.engine, ledger, replace(job, queue_id=99), simple(), NOW) is None
+    assert try_out(view.engine, ledger, replace(job, class_id=99), simple(), NOW) is None
 
 
 # No trace
 
-CACHES = ("_policies_of", "_access", "empty_rooms", "member_kinds", "laid", "rooms", "tree", "_lines", "_ancestry")
-"""What is worked out when it is first asked for."""
+CACHES = ("_policies_of", "_access", "_lines", "_ancestry", "_changes")
+"""What is worked out when it is first asked for, and what an engine takes."""
 
 
 def picture(view: SchedulerState) -> dict[str, Any]:
@@ -325,15 +324,15 @@ one_more = (st.sampled_from(QUEUES), st.sampled_from(sorted(CLASSES)), st.sample
 def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: str, of: str, make: str) -> None:
     view = world(given_members)
     view.applied()
-    before, order, plan = picture(view.view), order_of(view.view), decide(view.view, NOW)
-    waiting, rooms = view.view.waiting, view.view.rooms
+    before, order, plan = picture(view.view), order_of(view.view), decide(view.engine, NOW)
+    waiting, index, shapes = view.view.waiting, view.engine.index, dict(view.view.shapes)
     trial = tried(view, MAKES[make](0), queue=queue, of=of)
     assert view.view.waiting is waiting
-    assert view.view.rooms is rooms
+    assert view.engine.index is index
     assert picture(view.view) == before
     assert order_of(view.view) == order
-    assert TRIAL_SHAPE not in view.view.shapes
-    assert decide(view.view, NOW) == plan
+    assert view.view.shapes == shapes
+    assert decide(view.engine, NOW) == plan
     assert trial.fits_empty or not trial.starts_now
 
 

@@ -115,7 +115,7 @@ def test_a_pool_that_is_known_to_come_soon_gets_less_time() -> None:
 def test_a_job_on_trial_is_told_that_it_could_run_though_only_on_nodes_to_come() -> None:
     view = growing()
     job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
-    trial = try_out(view.view, ledger_of(view.view, NOW), job, BIG, NOW)
+    trial = try_out(view.engine, ledger_of(view.engine, NOW), job, BIG, NOW)
     assert trial is not None
     assert (trial.could_run, trial.starts_now, trial.fits_empty, trial.fits_now) == (True, True, ("c",), ())
 

@@ -22,6 +22,7 @@ from trainmaster_dispatcher.domain.provisioning import Learnt
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle import decide as decide_module
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, fit, needs_of, size_choices, take
 from trainmaster_dispatcher.scheduling.state.flavors import Flavor, Quota
@@ -235,7 +236,7 @@ def worlds(draw: st.DrawFn, *, most_jobs: int = 16) -> World:
 
 def lived(world: World, ended: Iterable[int]) -> World:
     """The world after a cycle, of whose runs some have ended."""
-    world.apply(decide(world.view(), NOW))
+    world.apply(decide(Engine(world.view()), NOW))
     for job_id in ended:
         world.runs.pop(job_id, None)
     return world
@@ -304,7 +305,7 @@ def told(plan: Plan) -> object:
 
 @given(worlds())
 def test_the_members_that_start_fit_their_nodes(world: World) -> None:
-    plan = decide(world.view(), NOW)
+    plan = decide(Engine(world.view()), NOW)
     for cluster in world.clusters.values():
         by_group = members_by_group(world, cluster.id, plan)
         if cluster.report is None:
@@ -318,7 +319,7 @@ def test_the_members_that_start_fit_their_nodes(world: World) -> None:
 
 @given(busy_worlds())
 def test_free_capacity_is_never_promised_twice(world: World) -> None:
-    plan = decide(world.view(), NOW)
+    plan = decide(Engine(world.view()), NOW)
     for cluster in world.clusters.values():
         by_group = members_by_group(world, cluster.id, plan)
         for group in cluster.report.groups if cluster.report else ():
@@ -331,7 +332,7 @@ def test_free_capacity_is_never_promised_twice(world: World) -> None:
 
 @given(busy_worlds())
 def test_no_queue_exceeds_a_limit(world: World) -> None:
-    plan = decide(world.view(), NOW)
+    plan = decide(Engine(world.view()), NOW)
     used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
     running: Counter[int] = Counter()
     for run in world.runs.values():
@@ -352,7 +353,7 @@ def test_no_queue_exceeds_a_limit(world: World) -> None:
 @given(busy_worlds())
 def test_every_run_that_ends_for_another_had_to_give_way(world: World) -> None:
     """The rules, judged anew from the world: see ``scheduling/preempt.py``."""
-    plan = decide(world.view(), NOW)
+    plan = decide(Engine(world.view()), NOW)
     ending = [(start.job, start.cluster_id, one) for start in plan.starts for one in start.evicts]
     assert len({one.job_id for _, _, one in ending}) == len(ending), "nobody gives way twice"
     used: dict[int, Counter[str]] = {number: Counter() for number in world.queues}
@@ -383,7 +384,7 @@ def test_evictions_come_to_an_end(world: World, seed: int) -> None:
     """Whoever gave way waits again; with nothing else changing, there is a cycle in which nobody gives way, and it stays so."""
     quiet = 0
     for _ in range(60):
-        plan = decide(world.view(seed), NOW)
+        plan = decide(Engine(world.view(seed)), NOW)
         ending = {one.job_id for start in plan.starts for one in start.evicts} | {one.job_id for one in plan.stops}
         quiet = 0 if ending or plan.starts else quiet + 1
         world.apply(plan)
@@ -399,7 +400,7 @@ def test_evictions_come_to_an_end(world: World, seed: int) -> None:
 
 @given(busy_worlds())
 def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> None:
-    plan = decide(world.view(), NOW)
+    plan = decide(Engine(world.view()), NOW)
     decided = [job.id for job in plan.jobs]
     assert len(decided) == len(set(decided))
     assert set(decided) <= set(world.waiting)
@@ -429,7 +430,7 @@ def test_only_waiting_jobs_start_once_and_only_where_they_may(world: World) -> N
 @given(busy_worlds(), st.integers(0, 5))
 def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World, most_starts: int) -> None:
     view = world.view()
-    plan = decide(view, NOW, most_starts)
+    plan = decide(Engine(view), NOW, most_starts)
     assert len(plan.starts) <= most_starts
     gone = {job.id for job in plan.jobs}
     left = {view.class_of(job_id) for job_id in world.waiting if job_id not in gone}
@@ -442,18 +443,18 @@ def test_every_class_that_is_left_waiting_has_a_reason_and_no_other(world: World
 
 @given(busy_worlds(), st.integers(0, 1000))
 def test_the_plan_does_not_depend_on_the_order_in_which_rows_came(world: World, shuffled: int) -> None:
-    view = world.view()
-    plan = told(decide(view, NOW))
-    assert told(decide(view, NOW)) == plan
-    assert told(decide(world.view(shuffled), NOW)) == plan
+    engine = Engine(world.view())
+    plan = told(decide(engine, NOW))
+    assert told(decide(engine, NOW)) == plan
+    assert told(decide(Engine(world.view(shuffled)), NOW)) == plan
 
 
 @given(busy_worlds())
 def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(world: World) -> None:
-    quick = decide(world.view(), NOW)
+    quick = decide(Engine(world.view()), NOW)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(decide_module, "look_at_best", lambda *_: None)
-        thorough = decide(world.view(), NOW)
+        thorough = decide(Engine(world.view()), NOW)
     assert [(start.job.id, start.cluster_id, start.placement, start.why) for start in quick.starts] == [
         (start.job.id, start.cluster_id, start.placement, start.why) for start in thorough.starts
     ]
@@ -469,7 +470,7 @@ def test_trying_the_best_clusters_alone_chooses_as_looking_at_all_of_them_does(w
 def test_of_alike_jobs_none_is_overtaken(world: World) -> None:
     """Inside a class: if a job starts, every one before it was decided on, too."""
     view = world.view()
-    plan = decide(view, NOW)
+    plan = decide(Engine(view), NOW)
     decided = {job.id for job in plan.jobs}
     for of_queue in view.waiting.values():
         for keys in of_queue.values():
@@ -485,14 +486,14 @@ def test_changing_what_the_reason_names_starts_the_job_or_leads_to_another_reaso
     job = world.waiting[data.draw(st.sampled_from(sorted(world.waiting)))]
     world.waiting = {job.id: job}
     for _ in range(8):
-        plan = decide(world.view(), NOW)
+        plan = decide(Engine(world.view()), NOW)
         if plan.starts or plan.holds:
             return
         (reason,) = plan.reasons.values()
         if not mend(world, job, reason.token):
             assert reason.tier.value == "cannot run as written"
             return
-        after = decide(world.view(), NOW)
+        after = decide(Engine(world.view()), NOW)
         if not after.starts and not after.holds:
             (next_reason,) = after.reasons.values()
             assert next_reason.token is not reason.token
@@ -534,21 +535,23 @@ def mend(world: World, job: WaitingJob, token: Token) -> bool:
 
 @given(worlds(most_jobs=6), st.data())
 def test_a_view_that_absorbed_changes_plans_as_one_that_was_rebuilt(world: World, data: st.DataObject) -> None:
-    view = world.view()
+    engine = Engine(world.view())
+    view = engine.state
     for _ in range(data.draw(st.integers(0, 25))):
-        change(world, view, data)
+        change(world, engine, data)
         if data.draw(st.integers(0, 4)) == 0:
-            assert told(decide(view, NOW)) == told(decide(world.view(7), NOW))
+            assert told(decide(engine, NOW)) == told(decide(Engine(world.view(7)), NOW))
     rebuilt = world.view(data.draw(st.integers(0, 99)))
-    assert told(decide(view, NOW)) == told(decide(rebuilt, NOW))
+    assert told(decide(engine, NOW)) == told(decide(Engine(rebuilt), NOW))
     assert {queue: {key: list(keys) for key, keys in of.items()} for queue, of in view.waiting.items()} == {
         queue: {key: list(keys) for key, keys in of.items()} for queue, of in rebuilt.waiting.items()
     }
     assert (view.jobs, view.runs) == (rebuilt.jobs, rebuilt.runs)
 
 
-def change(world: World, view: SchedulerState, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
-    """One change, absorbed by the view and noted in the world."""
+def change(world: World, engine: Engine, data: st.DataObject) -> None:  # noqa: C901 - one case for each kind of change
+    """One change, absorbed by the engine's state and noted in the world."""
+    view = engine.state
     match data.draw(
         st.sampled_from(["job", "job", "run", "drop", "plan", "queue", "cluster", "lease", "avoid", "again"])
     ):
@@ -571,7 +574,7 @@ def change(world: World, view: SchedulerState, data: st.DataObject) -> None:  # 
             world.runs.pop(job_id, None)
             view.drop_job(job_id)
         case "plan":
-            plan = decide(view, NOW)
+            plan = decide(engine, NOW)
             world.apply(plan)
             for start in plan.starts:
                 view.put_run(world.runs[start.job.id])

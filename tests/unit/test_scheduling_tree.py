@@ -211,7 +211,7 @@ class TestStates:
             ViewBuilder().cluster("c", nodes(4, cpu=1)).queue("x", state=QueueState.SUSPENDED).queue("x/y").queue("z")
         )
         view.run("own", on="c", queue="x").run("below", on="c", queue="x/y").run("other", on="c", queue="z")
-        plan = decide(view.view, view.now)
+        plan = decide(view.engine, view.now)
         assert {(one.job_id, one.why) for one in plan.stops} == {
             (view.ids[name], "queue x was suspended by an admin") for name in ("own", "below")
         }
@@ -220,20 +220,20 @@ class TestStates:
         view = ViewBuilder().cluster("c", nodes()).queue("x", state=QueueState.SUSPENDED).run("own", on="c", queue="x")
         run = view.view.runs[view.ids["own"]]
         view.view.put_run(replace(run, is_stopping=True))
-        assert decide(view.view, view.now).stops == []
+        assert decide(view.engine, view.now).stops == []
 
     def test_runs_of_a_suspended_queue_end_so_many_in_a_cycle(self) -> None:
         view = ViewBuilder().cluster("c", nodes(9, cpu=1)).queue("x", state=QueueState.SUSPENDED)
         for number in range(9):
             view.run(f"r{number}", on="c", queue="x")
-        assert len(decide(view.view, view.now, most_starts=4).stops) == 4
+        assert len(decide(view.engine, view.now, most_starts=4).stops) == 4
 
     def test_what_a_suspended_queue_gives_back_is_not_taken_from_others_as_well(self) -> None:
         """The guarantee of b is met by what leaves; nothing more is ended for it."""
         view = ViewBuilder().cluster("c", nodes(2, cpu=1)).queue("x", state=QueueState.SUSPENDED)
         view.queue("b", guaranteed={"cpu": 1}).queue("z")
         view.run("leaves", on="c", queue="x", ago=100).run("stays", on="c", queue="z", ago=100).job("b", queue="b")
-        plan = decide(view.view, view.now)
+        plan = decide(view.engine, view.now)
         assert [one.job_id for one in plan.stops] == [view.ids["leaves"]]
         assert plan.starts == []
 
@@ -287,7 +287,7 @@ def test_shares_are_measured_by_what_is_in_contact_and_what_was_a_quarter_of_an_
 
 def test_decide_leaves_the_view_as_it_was() -> None:
     view = crowd(ViewBuilder().queue("a", guaranteed={"cpu": 3}, lending={"cpu": 1}).queue("b"), "a", "b")
-    assert decide(view.view, NOW) == decide(view.view, NOW)
+    assert decide(view.engine, NOW) == decide(view.engine, NOW)
 
 
 def test_an_elastic_gang_takes_the_size_that_a_narrowed_limit_allows() -> None:

@@ -147,6 +147,11 @@ class ProblemError(TrainmasterError):
     def status(self) -> int:
         return self.code.status
 
+    @property
+    def pause_seconds(self) -> int:
+        """Whole seconds for ``Retry-After``, at least 1."""
+        return max(1, round(self.retry_after or 0.0))
+
     def to_problem(self, instance: str = "") -> dict[str, Any]:
         """The RFC 9457 object."""
         problem: dict[str, Any] = {

@@ -7,6 +7,7 @@ Alphabet: https://www.crockford.com/base32.html
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -52,12 +53,18 @@ def _mix(value: int, key: int) -> int:
 
 def job_id(name: str, key: int) -> str:
     """The id of the job ``name`` with store key ``key`` (1 to 2**45 - 1)."""
+    return f"{name}-{_suffix(key)}"
+
+
+@lru_cache(maxsize=1 << 16)
+def _suffix(key: int) -> str:
+    """Return the scrambled key of a job. Cached: the same jobs are listed and told of again and again."""
     bits = _SHORT_BITS if key < 1 << _SHORT_BITS else _LONG_BITS
     if not 0 < key < 1 << _LONG_BITS:
         raise BadIdError(f"job key {key} is outside 1..2**{_LONG_BITS}-1")
     code = _scramble(key, bits, back=False)
     digits = [_ALPHABET[code >> shift & 31] for shift in range(bits - 5, -1, -5)]
-    return f"{name}-{''.join(digits)}"
+    return "".join(digits)
 
 
 def parse_job_id(text: str) -> tuple[str, int]:

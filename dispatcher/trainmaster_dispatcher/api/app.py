@@ -35,6 +35,7 @@ from trainmaster_dispatcher.api import (
 from trainmaster_dispatcher.api.asgi import Envelope, Receive, Scope, Send, request_id
 from trainmaster_dispatcher.api.audience import Audience
 from trainmaster_dispatcher.api.context import State, note_refusal, readable
+from trainmaster_dispatcher.api.early_refusals import EarlyRefusals
 from trainmaster_dispatcher.api.parsing import Parser
 from trainmaster_dispatcher.containment import run_for_ever
 from trainmaster_dispatcher.domain.default_requests import read_requests
@@ -71,7 +72,9 @@ _ROUTERS = {
 
 def make_app(settings: Settings, audience: Audience = Audience.ALL) -> Envelope:
     """Return the api as an ASGI application, with the routes of its audience. Health and metrics are there for each."""
-    return Envelope(make_routes(settings, audience), settings.largest_body_bytes, settings.most_body_bytes_at_once)
+    routes = make_routes(settings, audience)
+    app = EarlyRefusals(routes, lambda: getattr(routes.state, "trainmaster", None))
+    return Envelope(app, settings.largest_body_bytes, settings.most_body_bytes_at_once, routes)
 
 
 def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAPI:
@@ -235,7 +238,7 @@ def _metrics() -> Response:
 def problem_response(error: ProblemError, instance: str) -> Response:
     headers = {}
     if error.retry_after is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        headers["Retry-After"] = str(error.pause_seconds)
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
     body: dict[str, Any] = error.to_problem(instance) | {"requestId": request_id.get()}

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
+from fastapi import FastAPI
 
 from trainmaster import process_logs
 from trainmaster.metrics import definitions as metrics
@@ -37,10 +38,14 @@ _LONGEST_PATH = 500
 
 
 class Envelope:
-    """Wraps the application. Bodies are held in memory until they are answered, so many bytes at once and no more."""
+    """Wraps the application. Bodies are held in memory until they are answered, ``most_at_once`` bytes in all.
 
-    def __init__(self, app: App, largest_body: int, most_at_once: int) -> None:
+    ``routes``: the innermost part of the application.
+    """
+
+    def __init__(self, app: App, largest_body: int, most_at_once: int, routes: FastAPI | None = None) -> None:
         self._app = app
+        self.routes = routes
         self.largest = largest_body
         self.most_at_once = max(most_at_once, largest_body)
         self.held = 0
@@ -146,7 +151,7 @@ async def _refuse(problem: ProblemError, scope: Scope, own: str, send: Send) -> 
     """Answer without reading the body, and close the connection that it would come over."""
     headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
     if problem.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(problem.retry_after))))
+        headers.append((b"retry-after", b"%d" % problem.pause_seconds))
     await send({"type": "http.response.start", "status": problem.code.status, "headers": headers})
     body = problem.to_problem(scope["path"]) | {"requestId": own}
     await send({"type": "http.response.body", "body": orjson.dumps(body)})

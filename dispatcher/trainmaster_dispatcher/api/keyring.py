@@ -55,6 +55,17 @@ class Keyring:
                 self._remember_unknown(key_hash)
         return None if found is None or found[0] <= self._clock() else found[1]
 
+    def known(self, secret: str) -> tuple[bool, Caller | None]:
+        """Return whether this process can tell whose a key is without a look at the store, and whose it is.
+
+        It tells of a key that it does not know, too: a look for one that was made a moment ago is for ``caller``.
+        """
+        now = self._clock()
+        if self._looked_at <= now - _LOOK_SECONDS:
+            return False, None
+        found = self._callers.get(hash_key(secret))
+        return True, None if found is None or found[0] <= now else found[1]
+
     def counts(self, key_id: int) -> bool:
         """Whether a key was neither revoked nor has expired, as far as the last look knows."""
         return self._until.get(key_id, -inf) > self._clock()

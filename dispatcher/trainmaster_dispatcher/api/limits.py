@@ -70,10 +70,16 @@ class TokenBuckets:
         bucket.tokens -= 1
         return 0.0
 
+    def pause(self, name: int | str) -> float:
+        """Return the seconds until there is a token, without taking one."""
+        bucket = self._buckets.get(name)
+        if bucket is None or not self._rate:
+            return 0.0
+        return max(0.0, (1 - bucket.tokens) / self._rate - (self._clock() - bucket.at))
+
     def has(self, name: int | str) -> bool:
         """Whether a token could be taken."""
-        bucket = self._buckets.get(name)
-        return bucket is None or not self._rate or bucket.tokens + (self._clock() - bucket.at) * self._rate >= 1
+        return self.pause(name) <= 0.0
 
 
 @dataclass(slots=True)
@@ -154,6 +160,11 @@ class Limits:
 
     # -- calls
 
+    def over_rate(self, caller: Caller) -> ProblemError | None:
+        """Return what a user is told whose calls are over the rate; None where the next one may be."""
+        pause = self._calls.pause(caller.key_id)
+        return _over_rate(caller, pause) if pause else None
+
     async def admit(self, scope: MutableMapping[str, Any], caller: Caller) -> None:
         """Let a call begin when it is its key's turn. Raises ProblemError TOO_MANY_REQUESTS."""
         call = scope[CALL] = Call(caller)
@@ -162,7 +173,7 @@ class Limits:
         is_user = caller.role is KeyRole.USER
         pause = self._calls.take(caller.key_id) if is_user else 0.0
         if pause:
-            raise _too_many("rate", f"the key {caller.name!r} makes too many calls", pause)
+            raise _over_rate(caller, pause)
         try:
             turn = await self._turns.begin(caller.key_id, waits=is_user)
         except TooManyWaitError as error:
@@ -208,6 +219,10 @@ class Limits:
             if not stream.is_ended and not counts(stream.caller.key_id):
                 stream.is_ended = True
                 stream.wake()
+
+
+def _over_rate(caller: Caller, pause: float) -> ProblemError:
+    return _too_many("rate", f"the key {caller.name!r} makes too many calls", pause)
 
 
 def _too_many(limit: str, text: str, pause: float) -> ProblemError:

@@ -28,6 +28,7 @@ from trainmaster.protocol.queue_position import Trial
 from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.domain.burst_policies import policy_of
 from trainmaster_dispatcher.http_connections import server_config
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview, statuses
 from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, place_of, usage_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
@@ -53,7 +54,7 @@ class CannotListenError(TrainmasterError):
 class Sight(NamedTuple):
     """What the leader sees, and its time in seconds since the epoch."""
 
-    view: SchedulerState
+    engine: Engine
     now: float
 
 
@@ -66,16 +67,17 @@ class _Ledgers:
 
     def __init__(self) -> None:
         self._ledger: QuotaTree | None = None
+        self._ledger_of: SchedulerState | None = None
 
     def of(self, sight: Sight) -> QuotaTree:
-        if self._ledger is None or self._ledger.view is not sight.view:
-            self._ledger = ledger_of(*sight)
+        if self._ledger is None or self._ledger_of is not sight.engine.state:
+            self._ledger, self._ledger_of = ledger_of(*sight), sight.engine.state
             # Not longer: it holds its view, which may be large and no longer in use.
             asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
         return self._ledger
 
     def _forget(self) -> None:
-        self._ledger = None
+        self._ledger = self._ledger_of = None
 
 
 def make_reads(
@@ -128,13 +130,13 @@ class _Asked:
             sight = self._look()
             if sight is None:
                 return _not_leading()
-            found = place_of(sight.view, self._ledgers.of(sight), request.path_params["key"], sight.now)
+            found = place_of(sight.engine.state, self._ledgers.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def usage(self, _request: Request) -> Response:
         async with self._free:
             sight = self._look()
-            return _not_leading() if sight is None else _answer(usage_of(sight.view, self._ledgers.of(sight)))
+            return _not_leading() if sight is None else _answer(usage_of(sight.engine.state, self._ledgers.of(sight)))
 
     async def bursts(self, _request: Request) -> Response:
         async with self._free:
@@ -165,7 +167,7 @@ class _Asked:
             if sight is None:
                 return _not_leading()
             # It takes as long as a cycle, in which the lead has to be renewed.
-            found = await asyncio.to_thread(preview, sight.view, sight.now, policies)
+            found = await asyncio.to_thread(preview, sight.engine, sight.now, policies)
         return _answer(Previews(previews=tuple(found)))
 
 
@@ -186,7 +188,7 @@ async def _try_each(
                 trial = None
                 if not is_late:
                     with contained(Part.QUESTION, f"dry run of {question.name}"):
-                        trial = answer_trial(sight.view, ledgers.of(sight), question, sight.now)
+                        trial = answer_trial(sight.engine, ledgers.of(sight), question, sight.now)
                 trials.append(trial)
                 took = clock() - began
             await asyncio.sleep(took)

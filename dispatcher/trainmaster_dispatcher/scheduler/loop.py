@@ -21,6 +21,7 @@ from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.scheduler.gc_tuning import Memory
 from trainmaster_dispatcher.scheduler.leader_api import Sight, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services import absences, agents, apply_plan, bursting, gauges, recovery
@@ -53,20 +54,16 @@ def _is_large(view: SchedulerState) -> bool:
     return len(view.jobs) + len(view.runs) >= _MANY_JOBS
 
 
-async def _decided(view: SchedulerState, now: float) -> Plan:
+async def _decided(engine: Engine, now: float) -> Plan:
     """The plan. With many jobs in a thread, so that the lead is renewed meanwhile; with few, handing it over would cost more."""
-    if _is_large(view):
-        return await asyncio.to_thread(decide, view, now)
-    return decide(view, now)
+    if _is_large(engine.state):
+        return await asyncio.to_thread(decide, engine, now)
+    return decide(engine, now)
 
 
-def _carry_over(view: SchedulerState, plan: Plan) -> None:
-    """Give the view what the next decision goes on from."""
-    view.reservations, view.bursting, view.held_back = plan.reservations, plan.bursting, plan.held_back
-
-
-def _held(view: SchedulerState) -> dict[tuple[str, ...], float]:
-    return {(Part.JOB_CLASS.value,): float(len(view.held_back))} if view.held_back else {}
+def _held(engine: Engine) -> dict[tuple[str, ...], float]:
+    held_back = engine.carried.held_back
+    return {(Part.JOB_CLASS.value,): float(len(held_back))} if held_back else {}
 
 
 class Scheduler:
@@ -113,7 +110,7 @@ class Scheduler:
         follower = self._follower
         if self.token is None or follower.cursor is None:
             return None
-        return Sight(follower.view, self.clock() + follower.ahead)
+        return Sight(follower.engine, self.clock() + follower.ahead)
 
     async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(self._keep_lead(), name="leadership")
@@ -146,7 +143,7 @@ class Scheduler:
             lambda: self.token is not None,
             lambda: self._book.waits(self._follower.view),
             lambda: bursting.budgets_used(self._follower.view, self._follower.now),
-            lambda: self._follower.quarantine.counts() | _held(self._follower.view),
+            lambda: self._follower.quarantine.counts() | _held(self._follower.engine),
         )
 
     async def _wait(self, woken: asyncio.Event, stop: asyncio.Event, seconds: float) -> None:
@@ -214,12 +211,12 @@ class Scheduler:
         What follows from the view is then worked out when it has to lead: its first decision takes no longer than another one.
         Clusters that are kept for jobs are the same that the leader keeps, as both decide alike on the same view.
         """
-        view, began = follower.view, self.clock()
-        if began < self._next_rehearsal or not _is_large(view):
+        engine, began = follower.engine, self.clock()
+        if began < self._next_rehearsal or not _is_large(engine.state):
             return
         async with self._deciding:
-            plan = await _decided(view, began + follower.ahead)
-        _carry_over(view, plan)
+            plan = await _decided(engine, began + follower.ahead)
+        engine.carry_over(plan)
         follower.note_faults(plan)
         ended = self.clock()
         self._next_rehearsal = ended + max(_REHEARSAL_SECONDS, _REHEARSAL_PART * (ended - began))
@@ -244,8 +241,8 @@ class Scheduler:
     async def _decide_and_apply(self, token: int, follower: Follower, book: ReasonBook, *, unsettled: bool) -> float:
         began = self.clock()
         async with self._deciding:
-            plan = await _decided(follower.view, began + follower.ahead)
-        _carry_over(follower.view, plan)
+            plan = await _decided(follower.engine, began + follower.ahead)
+        follower.engine.carry_over(plan)
         if plan.faults:
             async with self._changing:
                 follower.note_faults(plan)

@@ -360,7 +360,7 @@ async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
         if past is None:
             at, levels = await scheduling.usage_levels(tx) or (now, {})
             past = DecayedUsage(parse_duration(half_life), at, levels)
-        ledger = ledger_of(view, now)
+        ledger = ledger_of(follower.engine, now)
         # Nobody has had more than everything, though what runs on clusters that were lost may be more than what is there now.
         shares = {queue.id: min(ledger.share(queue)[0], 1.0 / queue.weight) for queue in view.queues.values()}
         past = past.advanced(now, shares)

@@ -18,8 +18,8 @@ from trainmaster_dispatcher.domain.burst_policies import NOTHING_SPENT
 from trainmaster_dispatcher.domain.prices import FREE, Tariff
 from trainmaster_dispatcher.domain.provisioning import MOST_SAMPLES, Learnt, learn
 from trainmaster_dispatcher.domain.shapes import shape_from
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas import quota
-from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
 from trainmaster_dispatcher.scheduling.selection.scores import step_of
 from trainmaster_dispatcher.scheduling.state import from_specs
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts
@@ -89,9 +89,9 @@ class Applied:
 
 @dataclass(slots=True)
 class Follower:
-    """A view that follows the store."""
+    """An engine whose state follows the store."""
 
-    view: SchedulerState = field(default_factory=SchedulerState)
+    engine: Engine = field(default_factory=Engine)
     cursor: Cursor | None = None
     epoch: int | None = None
     """Store epoch of the installation that the view was loaded from."""
@@ -116,9 +116,13 @@ class Follower:
     _is_damaged: bool = False
     """Whether an error came while the view took something in, so that parts of it may be wrong."""
 
+    @property
+    def view(self) -> SchedulerState:
+        return self.engine.state
+
     def begin_anew(self) -> None:
         """Forget everything, to be loaded at the next look."""
-        self.view, self.cursor, self.run_versions, self._ran_before = SchedulerState(), None, {}, set()
+        self.engine, self.cursor, self.run_versions, self._ran_before = Engine(), None, {}, set()
         self._is_damaged = False
 
     async def absorb(self, stores: Stores, now: float) -> bool:
@@ -153,7 +157,7 @@ class Follower:
             for row in await scheduling.leases(tx):
                 self.ahead, self.now, self.epoch = row.now - now, row.now, row.store_epoch
                 if row.cluster_id is not None:
-                    self.view.lease_until[row.cluster_id] = row.until
+                    self.view.set_lease(row.cluster_id, row.until)
             self.view.set_trouble(
                 {row.cluster_id: step for row in await scheduling.troubles(tx) if (step := step_of(row.level))}
             )
@@ -506,9 +510,9 @@ async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dic
     for stored in await scheduling.clusters(tx):
         with contained(Part.CLUSTER, stored.name):
             view.put_cluster(objects.cluster_from(stored))
-    rooms = ClusterIndex(view)
+    engine = Engine(view)
     total: Amounts = {}
     for one in view.clusters.values():
-        for line, amount in rooms.capacity(one).items():
+        for line, amount in engine.index.capacity(one).items():
             total[line] = total.get(line, 0) + amount
-    return quota.overpromised(view, total)
+    return quota.overpromised(engine.limits, total)

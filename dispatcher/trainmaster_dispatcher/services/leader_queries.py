@@ -17,9 +17,10 @@ from trainmaster.protocol.ids import parse_job_id
 from trainmaster.protocol.queue_position import Place, Trial, Usages
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.shapes import shape_from
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.queue_position import try_out
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
-from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import Prepared
@@ -83,7 +84,7 @@ class Leader(Protocol):
         """What burst policies would do now."""
 
 
-def answer_trial(view: SchedulerState, ledger: QuotaTree, question: Question, now: float) -> Trial | None:
+def answer_trial(engine: Engine, ledger: QuotaTree, question: Question, now: float) -> Trial | None:
     """The leader's answer to one question."""
     job = WaitingJob(
         id=0,
@@ -96,7 +97,7 @@ def answer_trial(view: SchedulerState, ledger: QuotaTree, question: Question, no
         submitted_at=now,
         attempt=0,
     )
-    return try_out(view, ledger, job, shape_from(question.shape), now)
+    return try_out(engine, ledger, job, shape_from(question.shape), now)
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     """0: no bound, as many agents and users may share an address. Trusted proxies have none."""
     trusted_proxies: str = ""
     """Addresses and CIDRs, with commas between, whose X-Forwarded-For says who calls."""
-    calls_per_second_per_key: float = Field(default=50.0, ge=0, le=1_000_000)
+    calls_per_second_per_key: float = Field(default=25.0, ge=0, le=1_000_000)
     """Of users' keys; 0: no bound. Keys of admins and agents have none."""
     calls_burst_per_key: int = Field(default=500, ge=1)
     """Calls that a key may make at once after it made none for a while."""

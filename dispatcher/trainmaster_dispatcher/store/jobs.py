@@ -350,17 +350,28 @@ class Filter:
     below: tuple[str, ...] | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """The condition and its parameters."""
-        parts, parameters = ["true"], dict[str, Any]()
+        """Return the condition on ``j`` and its parameters."""
+        queues, parameters = self.queues()
+        others, more = self.others()
+        condition = others if queues is None else f"j.queue_id = ANY(ARRAY({queues})) AND {others}"
+        return condition, parameters | more
+
+    def queues(self) -> tuple[str | None, dict[str, Any]]:
+        """Return the statement that finds the ids of the queues that are meant, with its parameters; None where all are."""
+        parts, parameters = [], dict[str, Any]()
         if self.queue_ids is not None:
-            parts.append("j.queue_id = ANY(:f_queues)")
+            parts.append("b.id = ANY(:f_queues)")
             parameters["f_queues"] = list(self.queue_ids)
         if self.below is not None:
             parts.append(
-                "j.queue_id = ANY(ARRAY(SELECT b.id FROM queues b, unnest(CAST(:f_below AS text[])) AS p"
-                " WHERE b.path = p OR starts_with(b.path, p || '/')))"
+                "EXISTS (SELECT 1 FROM unnest(CAST(:f_below AS text[])) AS p WHERE b.path = p OR starts_with(b.path, p || '/'))"
             )
             parameters["f_below"] = list(self.below)
+        return (f"SELECT b.id FROM queues b WHERE {' AND '.join(parts)}" if parts else None), parameters
+
+    def others(self) -> tuple[str, dict[str, Any]]:
+        """Return the condition on ``j`` beside its queue, and its parameters."""
+        parts, parameters = ["true"], dict[str, Any]()
         if self.states:
             parts.append("coalesce(j.wish::text, j.state::text) = ANY(:f_states)")
             parameters["f_states"] = list(self.states)
@@ -382,11 +393,12 @@ class Filter:
         return " AND ".join(parts), parameters
 
 
-_VIEW = """
+_COLUMNS_OF_VIEW = """
     SELECT j.id, j.name, j.version, q.path AS queue, p.name AS priority_class, j.priority, j.state, j.wish, j.hold_cause,
            j.hold_until, j.attempt, j.retries_used, j.message, j.submitted_at, j.started_at, j.ended_at, j.labels, j.parameters,
            j.spec_id, j.queue_id, j.class_id, j.shape_id, j.notifies, k.name AS submitted_by, c.name AS cluster
-    FROM jobs j
+"""
+_JOINS_OF_VIEW = """
     JOIN queues q ON q.id = j.queue_id
     JOIN priority_classes p ON p.id = j.class_id
     LEFT JOIN api_keys k ON k.id = j.api_key_id
@@ -396,12 +408,29 @@ _VIEW = """
 
 
 async def page(tx: Transaction, wanted: Filter, before: int | None, limit: int) -> Sequence[Row[Any]]:
-    """Jobs that match, newest first, older than the one with key ``before``."""
-    where, parameters = wanted.where()
+    """Return jobs that match, newest first, older than the one with key ``before``.
+
+    The keys of the page are found first, in the order of an index for each queue: a page costs as much with many jobs stored as with
+    few. Left to itself, the database joins and sorts all jobs of the queues.
+    """
+    queues, parameters = wanted.queues()
+    others, more = wanted.others()
     cut = "" if before is None else " AND j.id < :before"
     if before is not None:
         parameters["before"] = before
-    return await tx.all(f"{_VIEW} WHERE {where}{cut} ORDER BY j.id DESC LIMIT :limit", limit=limit, **parameters)
+    first = f"SELECT j.id FROM jobs j WHERE {others}{cut}"
+    if queues is not None:
+        of_queue = f"{first} AND j.queue_id = b.id ORDER BY j.id DESC LIMIT :limit"
+        first = f"SELECT f.id FROM ({queues}) b CROSS JOIN LATERAL ({of_queue}) f"
+    return await tx.all(
+        f"""
+        WITH page AS MATERIALIZED ({first} ORDER BY id DESC LIMIT :limit)
+        {_COLUMNS_OF_VIEW} FROM page JOIN jobs j ON j.id = page.id {_JOINS_OF_VIEW} ORDER BY j.id DESC
+        """,
+        limit=limit,
+        **parameters,
+        **more,
+    )
 
 
 async def workload(
@@ -443,7 +472,7 @@ async def oldest_of_page(tx: Transaction, before: int | None, limit: int) -> Row
 
 
 async def view(tx: Transaction, job_id: int) -> Row[Any] | None:
-    return await tx.first(f"{_VIEW} WHERE j.id = :id", id=job_id)
+    return await tx.first(f"{_COLUMNS_OF_VIEW} FROM jobs j {_JOINS_OF_VIEW} WHERE j.id = :id", id=job_id)
 
 
 async def matching(tx: Transaction, wanted: Filter, after: int, limit: int) -> list[int]:

@@ -32,6 +32,7 @@ from trainmaster_dispatcher.domain.provisioning import Learnt, learn
 from trainmaster_dispatcher.domain.redaction import rendered
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from, shape_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, dataset_of, queue_of
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
@@ -104,7 +105,8 @@ class Simulation:
     """One fleet under one set of declarations. ``run`` may be called once. Raises ProblemError for what does not go together."""
 
     def __init__(self, fleet: Fleet, declared: Declared) -> None:
-        self._view = SchedulerState()
+        self._engine = Engine()
+        self._view = self._engine.state
         self._queues = _put_queues(self._view, declared.queues)
         self._classes, self._default_class = _put_classes(self._view, declared.classes)
         specs = {spec.name: spec for spec in declared.clusters}
@@ -120,7 +122,7 @@ class Simulation:
             self._specs[key] = spec
             self._tariffs[key] = _tariff(spec, books)
             self._clusters[key] = SimulatedCluster(one, 0.0, fleet.seed)
-            self._view.lease_until[key] = inf
+            self._view.set_lease(key, inf)
             self._take_report(key, 0.0)
         self._never_changes = not any(
             group.failures or group.foreign or group.provisioning for one in fleet.clusters for group in one.groups
@@ -396,9 +398,9 @@ class Simulation:
         """Decide until nothing more changes; how many jobs are held for ever."""
         held, self._next_look = 0, inf
         while self._view.jobs or self._view.elastic_on:
-            plan = decide(self._view, now)
+            plan = decide(self._engine, now)
             self.cycles += 1
-            self._view.reservations, self._view.bursting = plan.reservations, plan.bursting
+            self._engine.carry_over(plan)
             # A moment later than told, as times are no exact numbers.
             self._next_look = plan.next_look + _A_MOMENT
             held += self._apply(plan, now)

@@ -108,7 +108,7 @@ class Bursts:
 
     def __post_init__(self) -> None:
         view = self.cycle.rooms.view
-        self.open = set(view.bursting & view.policies.keys())
+        self.open = set(self.cycle.before.bursting & view.policies.keys())
         for policy in view.policies.values():
             if policy.utilisation is not None:
                 try:

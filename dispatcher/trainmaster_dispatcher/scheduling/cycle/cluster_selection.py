@@ -7,6 +7,7 @@ from typing import NamedTuple
 from trainmaster.protocol.reasons import Check, Reason, Verdict
 from trainmaster_dispatcher.domain.shapes import RoleShape
 from trainmaster_dispatcher.scheduling.cycle import explain
+from trainmaster_dispatcher.scheduling.cycle.engine import Carried, QuotaRefusal
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Size, products_on
 from trainmaster_dispatcher.scheduling.preemption.victims import VictimSearch
 from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle, QuotaTree
@@ -17,7 +18,7 @@ from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterR
 from trainmaster_dispatcher.scheduling.selection.scores import is_quick
 from trainmaster_dispatcher.scheduling.selection.unfeasible_keys import CachedRefusal
 from trainmaster_dispatcher.scheduling.state.flavors import Product
-from trainmaster_dispatcher.scheduling.state.state import Access, Cluster, Queue, SchedulerState, WaitingJob
+from trainmaster_dispatcher.scheduling.state.state import Access, ClassKey, Cluster, Queue, SchedulerState, WaitingJob
 
 MOST_TOLD = 5
 """Clusters in the table that is kept with a decision, the best ones."""
@@ -47,9 +48,13 @@ class CycleContext:
     reservations: Reservations
     evictions: VictimSearch
     windows: AdvanceReservations
+    before: Carried
+    """What is taken over from the decision before."""
     blocked: dict[SchedulingKey, tuple[Reason, list[int]]]
     """By what is alike: why it is blocked, and the clusters that lack room for it."""
     now: float
+    quota_refusals: dict[ClassKey, QuotaRefusal] = field(default_factory=dict)
+    """The engine's."""
     blocked_shapes: dict[QueueTerms, dict[int, Reason]] = field(default_factory=dict)
     """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
     passed: dict[int, dict[int, Reason] | None] = field(default_factory=dict)

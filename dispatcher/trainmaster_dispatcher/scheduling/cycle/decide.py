@@ -1,4 +1,4 @@
-"""One cycle: ``decide(view, now) -> plan``. Order, quota, filter, fit, score, explain.
+"""One cycle: ``decide(engine, now) -> plan``. Order, quota, filter, fit, score, explain.
 
 The pieces are modules of their own; this one only leads a class of jobs through them, turn by turn. An unexpected error ends the
 turn of its class, or closes the object that is to blame, and the others are decided on as if it were not there.
@@ -26,15 +26,15 @@ from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
     roles_by_name,
 )
 from trainmaster_dispatcher.scheduling.cycle.elastic import grow
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine, QuotaRefusal
 from trainmaster_dispatcher.scheduling.cycle.faults import TurnError
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, may_repeat
 from trainmaster_dispatcher.scheduling.preemption.victims import PreemptionPlan, VictimSearch
 from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, FairShareQueue
-from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle, QuotaTree, past_shares
+from trainmaster_dispatcher.scheduling.quotas.quota import Obstacle
 from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
 from trainmaster_dispatcher.scheduling.reservations.backfill import Reservations
-from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey, capacity
-from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
+from trainmaster_dispatcher.scheduling.selection.cluster_index import Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.filters import STATIC
 from trainmaster_dispatcher.scheduling.selection.scores import SCORES, deciding
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Fault, Hold, Plan, Start
@@ -53,18 +53,20 @@ class _Alone(NamedTuple):
     reason: Reason
 
 
-def decide(view: SchedulerState, now: float, most_starts: int = MOST_STARTS, asked: list[Asked] | None = None) -> Plan:
-    """The plan for this moment. ``now`` is in seconds since the epoch, as all times of the view.
+def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: list[Asked] | None = None) -> Plan:
+    """Return the plan for this moment. ``now`` is in seconds since the epoch, as all times of the state.
 
-    ``asked`` is given what burst policies said of the classes that they were asked about.
+    The plan takes over from the one before what the engine has carried over. ``asked`` is given what burst policies said of the
+    classes that they were asked about.
     """
-    held = faults.still_held(view)
+    view = engine.state
+    held = faults.still_held(view, engine.carried.held_back)
     found: list[Fault] = []
     for restarts in range(faults.MOST_RESTARTS):
         told: list[Asked] = []
         may_go_on = restarts >= faults.FEW_RESTARTS
         try:
-            plan = _decide(view, now, most_starts, told, held, found, may_go_on=may_go_on)
+            plan = _decide(engine, now, most_starts, told, held, found, may_go_on=may_go_on)
         except TurnError as failed:
             if not (closed := faults.close_faulty(view, now)):
                 found.append(faults.hold_back(view, held, failed.key, failed.error, now))
@@ -76,18 +78,18 @@ def decide(view: SchedulerState, now: float, most_starts: int = MOST_STARTS, ask
                 asked += told
             break
         # Derived values may be wrong that the error has left half done.
-        view.rooms = view.tree = None
+        engine.reset()
         found += closed
     else:
         raise faults.TooManyFaultsError(found)
     if found:
-        view.rooms = view.tree = None
+        engine.reset()
     plan.held_back, plan.faults = held, [*found, *plan.faults]
     return plan
 
 
 def _decide(
-    view: SchedulerState,
+    engine: Engine,
     now: float,
     most_starts: int,
     asked: list[Asked],
@@ -101,15 +103,24 @@ def _decide(
     ``may_go_on``: hold a class back at once whose look has ended in an error; nothing was changed by it that counts.
     """
     plan = Plan()
-    rooms = ClusterIndex.of(view)
-    rooms.begin(now)
-    ledger = QuotaTree(view, capacity(view, rooms, now), past_shares(view, now))
+    view = engine.state
+    engine.begin(now)
+    rooms, ledger = engine.index, engine.quotas(now)
     turns = FairShareQueue(view, ledger, now)
     blocked: dict[SchedulingKey, tuple[Reason, list[int]]] = {}
-    reservations = Reservations(view, now, view.reservations, rooms.later)
-    evictions = VictimSearch(view, ledger, now)
+    reservations = Reservations(view, now, engine.carried.reservations, rooms.later)
+    evictions = VictimSearch(engine.layouts, ledger, now)
     cycle = CycleContext(
-        rooms, ClusterRankings.of(rooms), ledger, reservations, evictions, AdvanceReservations(view, now), blocked, now
+        rooms,
+        engine.rankings,
+        ledger,
+        reservations,
+        evictions,
+        AdvanceReservations(engine.layouts, now),
+        engine.carried,
+        blocked,
+        now,
+        engine.quota_refusals,
     )
     bursts = Bursts(cycle)
     _suspend(cycle, plan, most_starts)
@@ -121,10 +132,9 @@ def _decide(
         queue = view.queues[key.queue_id]
         outcome: Choice | PreemptionPlan | Burst | _Alone | Reason | str | None = None
         try:
-            if cycle.blocked:
-                is_blocked = _passer(cycle, queue, plan)
-                if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
-                    continue
+            is_blocked = _passer(cycle, key, queue, plan)
+            if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
+                continue
             job = view.jobs[job_id]
             waits = held.get(key) if held else None
             is_held = waits is not None and waits.until > now
@@ -287,11 +297,16 @@ def _start_alike(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key: Cl
     turns.end_row(key, len(gangs))
 
 
-def _passer(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
+def _passer(cycle: CycleContext, first: ClassKey, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
     """What tells of a class of this queue that it is blocked as jobs alike were before it, and notes the reason.
 
-    It holds until something starts or is ended. None where quota, the queue's order or its state may say something else first.
+    ``first``: the class that has its turn. It holds until something starts or is ended. None where quota, the queue's order or its
+    state may say something else first.
     """
+    if cycle.ledger.tree.limits(queue.id):
+        return _quota_passer(cycle, queue, plan) if first in cycle.quota_refusals else None
+    if not cycle.blocked:
+        return None
     if queue.id not in cycle.passed:
         cycle.passed[queue.id] = _passed_in(cycle, queue)
     blocked = cycle.passed[queue.id]
@@ -311,6 +326,42 @@ def _passer(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[ClassKey
         is_helpless = by_class[class_id]
         if is_helpless or (is_helpless is None and helpless(class_id, sizes_of(key.shape_id)[-1])):
             reasons[key] = reason
+            return True
+        return False
+
+    return passer
+
+
+def _quota_passer(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
+    """Return what tells of a class of this queue that quota refuses it as it did in an earlier cycle, and notes the reason.
+
+    It holds until something starts or is ended. None where something else may be said of its classes, or more than quota decides.
+    """
+    view, ledger = cycle.rooms.view, cycle.ledger
+    if (
+        queue.order is Order.STRICT
+        or ledger.tree.keepers
+        or view.lines.any_narrowed
+        or _closed(cycle, queue) != ("", None)
+    ):
+        return None
+    helpless = cycle.evictions.helpless_for_quota(queue)
+    if helpless is None:
+        return None
+    usage, revision, known = ledger.usage_under_limits(queue.id), view.queue_revision, cycle.quota_refusals
+    reasons, classes, sizes_of = plan.reasons, view.classes, cycle.rooms.sizes_of
+    by_class: dict[int, bool | None] = {}
+
+    def passer(key: ClassKey) -> bool:
+        refusal = known.get(key)
+        if refusal is None or refusal.usage != usage or refusal.queue_revision != revision:
+            return False
+        class_id = key.class_id
+        if class_id not in by_class:
+            by_class[class_id] = False if classes[class_id].fault else helpless(class_id, None)
+        is_helpless = by_class[class_id]
+        if is_helpless or (is_helpless is None and helpless(class_id, sizes_of(key.shape_id)[-1])):
+            reasons[key] = refusal.reason
             return True
         return False
 
@@ -381,7 +432,14 @@ def _attempt(
     obstacle = ledger.obstacle(queue.id, allowed[-1].charge)
     if obstacle is not None:
         is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
-        return _exchange(cycle, key, queue, allowed, None, for_quota=is_limit) or explain.over_quota(obstacle)
+        exchange = _exchange(cycle, key, queue, allowed, None, for_quota=is_limit)
+        if exchange is not None:
+            return exchange
+        reason = explain.over_quota(obstacle)
+        if is_limit and not ledger.tree.keepers:
+            usage = ledger.usage_under_limits(queue.id)
+            cycle.quota_refusals[key] = QuotaRefusal(view.queue_revision, usage, reason)
+        return reason
     if len(allowed) > 1:
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     entitled = cycle.windows.entitled(queue.id)

@@ -5,11 +5,12 @@ being decided on. First it is found out whether a cluster or a reservation is to
 that cannot be are closed. Else the class is held back, for longer each time.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 
 from trainmaster_dispatcher.scheduling.cycle import explain
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, empty_room
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.reservations.advance import AdvanceReservations
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
@@ -47,11 +48,9 @@ class TooManyFaultsError(Exception):
         self.__cause__ = found[-1].error
 
 
-def still_held(view: SchedulerState) -> dict[ClassKey, HeldBack]:
+def still_held(view: SchedulerState, held_back: Mapping[ClassKey, HeldBack]) -> dict[ClassKey, HeldBack]:
     """Return the classes that the cycle before has held back, as far as jobs of them wait."""
-    if not view.held_back:
-        return {}
-    return {key: one for key, one in view.held_back.items() if key in view.waiting.get(key.queue_id, ())}
+    return {key: one for key, one in held_back.items() if key in view.waiting.get(key.queue_id, ())}
 
 
 def hold_back(
@@ -71,31 +70,31 @@ def hold_back(
 def close_faulty(view: SchedulerState, now: float) -> list[Fault]:
     """Close the clusters that cannot be worked out by themselves, and drop such reservations; their faults."""
     found = []
-    rooms = ClusterIndex(view)
+    layouts = ClusterLayouts(view)  # new ones: what is known already may be what is wrong
+    rooms = ClusterIndex(layouts)
     for cluster in list(view.clusters.values()):
         try:
-            _work_out(view, rooms, cluster)
+            _work_out(layouts, rooms, cluster)
         except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
             fault = f"cluster {cluster.name} cannot be used ({type(error).__name__})"
             view.put_cluster(replace(cluster, report=None, fault=fault), now)
             found.append(Fault("cluster", cluster.id, cluster.name, error))
     for one in list(view.advance.values()):
         try:
-            _work_out_reservation(view, one, now)
+            _work_out_reservation(layouts, one, now)
         except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
             view.set_advance(other for other in list(view.advance.values()) if other.id != one.id)
             found.append(Fault("reservation", one.id, one.name, error))
     return found
 
 
-def _work_out(view: SchedulerState, rooms: ClusterIndex, cluster: Cluster) -> None:
-    view.empty_rooms.pop(cluster.id, None)
-    empty_room(view, cluster.id).total()
-    FreeCapacity.of(view, cluster.id).rank()
-    ReleaseTimeline(view, cluster.id)
+def _work_out(layouts: ClusterLayouts, rooms: ClusterIndex, cluster: Cluster) -> None:
+    layouts.empty(cluster.id).total()
+    layouts.now(cluster.id).rank()
+    ReleaseTimeline(layouts, cluster.id)
     rooms.capacity(cluster)
     rooms.measure(cluster)
 
 
-def _work_out_reservation(view: SchedulerState, one: AdvanceReservation, now: float) -> None:
-    AdvanceReservations(view, now, [one]).work_out()
+def _work_out_reservation(layouts: ClusterLayouts, one: AdvanceReservation, now: float) -> None:
+    AdvanceReservations(layouts, now, [one]).work_out()

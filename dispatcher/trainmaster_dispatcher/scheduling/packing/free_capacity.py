@@ -8,8 +8,10 @@ again only when that has changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
@@ -20,7 +22,7 @@ from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, fill, split
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING, LoadKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import COMING, Cluster, LoadKey, SchedulerState
 
 _MOST_KINDS = 10_000
 
@@ -104,11 +106,6 @@ class FreeCapacity:
         room.names = tuple(sorted(names, key=lambda name: ("/" in name, name != "cpu", name != "memory", name)))
         return room
 
-    @classmethod
-    def of(cls, view: SchedulerState, cluster_id: int) -> "FreeCapacity":
-        """The cluster as it is now, by the view."""
-        return laid_out(view, cluster_id, view.load.get(cluster_id, {}))
-
     @property
     def nodes(self) -> list[NodeBucket]:
         """All entries."""
@@ -184,27 +181,6 @@ Load = Mapping[str, Mapping[LoadKey, int]]
 """Members by their node group, empty where it is not known, and by what they need."""
 
 
-def laid_out(view: SchedulerState, cluster_id: int, load: Load) -> FreeCapacity:
-    """What is left of a cluster under this load. Groups whose load is the view's own are not worked out again."""
-    report = view.clusters[cluster_id].report
-    if report is None:
-        return FreeCapacity({})
-    empty = empty_room(view, cluster_id)
-    groups: Groups = {name: laid_out_group(view, cluster_id, name, load.get(name)) for name in empty.groups}
-    room = FreeCapacity(groups, empty.suiting)
-    strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
-    for _, key, _ in _ordered(view, strays, empty):
-        if key.group.startswith(COMING):
-            # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
-            missing = _fill_suiting(view, cluster_id, key, strays[key], room)
-            if missing:
-                room.pending[key] = missing
-            continue
-        most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
-        room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
-    return room
-
-
 def _fill_suiting(view: SchedulerState, cluster_id: int, key: LoadKey, count: int, room: FreeCapacity) -> int:
     """Lay members out on nodes that they may be on; how many found no place.
 
@@ -243,33 +219,94 @@ def grown(
     return FreeCapacity(groups)
 
 
-def laid_out_group(
-    view: SchedulerState, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None
-) -> Sequence[NodeBucket]:
-    """What the nodes of one group are left with under these members."""
-    empty = empty_room(view, cluster_id)
-    entries = empty.groups[name]
-    if members is None or not members:
-        return entries
-    own: Load = view.load.get(cluster_id, {})
-    if own.get(name) is not members:
-        return _under(view, name, entries, members, empty)
-    laid = view.laid.setdefault(cluster_id, {})
-    if name not in laid:
-        laid[name] = _under(view, name, entries, members, empty)
-    found: Sequence[NodeBucket] = laid[name]
-    return found
+@dataclass(slots=True)
+class _LaidOut:
+    """The nodes of a group under the state's own load: valid for this mapping at this revision."""
+
+    members: Mapping[LoadKey, int]
+    revision: int
+    entries: Sequence[NodeBucket]
 
 
-def empty_room(view: SchedulerState, cluster_id: int) -> FreeCapacity:
-    """The cluster without any run of ours; not to be changed."""
-    room: FreeCapacity | None = view.empty_rooms.get(cluster_id)
-    if room is None:
-        report = view.clusters[cluster_id].report
-        room = view.empty_rooms[cluster_id] = FreeCapacity.empty(report) if report is not None else FreeCapacity({})
+class ClusterLayouts:
+    """What clusters have free, empty and under load, each node group laid out once until the load in it changes.
+
+    The values follow from the state alone. A fork of the state has layouts of its own that share what is laid out already.
+    """
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.state = state
+        self._empty: dict[int, tuple[Cluster, FreeCapacity]] = {}
+        """By cluster, valid for this object."""
+        self._laid: dict[int, dict[str, _LaidOut]] = {}
+        """By cluster and node group."""
+        self._kinds: WeakValueDictionary[tuple[tuple[str, int], ...], Kinds] = WeakValueDictionary()
+        """By the total capacity of an empty cluster: what is known of members on it."""
+
+    def fork(self, state: SchedulerState) -> "ClusterLayouts":
+        """Return layouts of a fork of the state; both use the same caches."""
+        layouts = ClusterLayouts(state)
+        layouts._empty, layouts._laid, layouts._kinds = self._empty, self._laid, self._kinds
+        return layouts
+
+    def forget(self, cluster_id: int) -> None:
+        """Drop what is laid out of a cluster that has changed itself."""
+        self._empty.pop(cluster_id, None)
+        self._laid.pop(cluster_id, None)
+
+    def empty(self, cluster_id: int) -> FreeCapacity:
+        """Return the cluster without any of our runs; not to be changed."""
+        cluster = self.state.clusters[cluster_id]
+        known = self._empty.get(cluster_id)
+        if known is not None and known[0] is cluster:
+            return known[1]
+        room = FreeCapacity.empty(cluster.report) if cluster.report is not None else FreeCapacity({})
         room.rank()
-        room.kinds = view.member_kinds.setdefault(_of_everything(room), room.kinds)
-    return room
+        room.kinds = self._kinds.setdefault(_of_everything(room), room.kinds)
+        self._laid.pop(cluster_id, None)
+        self._empty[cluster_id] = cluster, room
+        return room
+
+    def now(self, cluster_id: int) -> FreeCapacity:
+        """Return the cluster under the load of the live runs there."""
+        return self.under(cluster_id, self.state.load.get(cluster_id, {}))
+
+    def under(self, cluster_id: int, load: Load) -> FreeCapacity:
+        """Return the cluster under this load. Groups whose load is the state's own are not laid out again."""
+        view = self.state
+        report = view.clusters[cluster_id].report
+        if report is None:
+            return FreeCapacity({})
+        empty = self.empty(cluster_id)
+        groups: Groups = {name: self.group(cluster_id, name, load.get(name)) for name in empty.groups}
+        room = FreeCapacity(groups, empty.suiting)
+        strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
+        for _, key, _ in _ordered(view, strays, empty):
+            if key.group.startswith(COMING):
+                # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
+                missing = _fill_suiting(view, cluster_id, key, strays[key], room)
+                if missing:
+                    room.pending[key] = missing
+                continue
+            most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
+            room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
+        return room
+
+    def group(self, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[NodeBucket]:
+        """Return the nodes of one group under these members."""
+        empty, state = self.empty(cluster_id), self.state
+        entries = empty.groups[name]
+        if members is None or not members:
+            return entries
+        own: Load = state.load.get(cluster_id, {})
+        if own.get(name) is not members:
+            return _under(state, name, entries, members, empty)
+        laid = self._laid.setdefault(cluster_id, {})
+        revision = state.load_revisions[cluster_id][name]
+        known = laid.get(name)
+        if known is None or known.members is not members or known.revision != revision:
+            known = laid[name] = _LaidOut(members, revision, _under(state, name, entries, members, empty))
+        return known.entries
 
 
 def _of_everything(room: FreeCapacity) -> tuple[tuple[str, int], ...]:
@@ -306,8 +343,7 @@ def _ordered(
             kind = _kind(needs_of_load(view, key), empty)
             if _most_on_a_node(view, key, 1) is not None:
                 kind = kind._replace(need=None)
-            if key.shape_id > 0:  # others are on trial, and the next one is another
-                kinds[key.shape_id, key.role] = kind
+            kinds[key.shape_id, key.role] = kind
         out.append((kind.rank, key, kind))
     out.sort()
     return out

@@ -8,16 +8,14 @@ from typing import Generic, TypeVar
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
+    ClusterLayouts,
     FreeCapacity,
     add_members,
-    empty_room,
-    laid_out,
-    laid_out_group,
     needs_of_load,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, may_repeat, only_role, suits
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
-from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, SchedulerState, load_of
+from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, load_of
 
 _MOST_LAID = 20
 _OVERDUE_SECONDS = 1.0
@@ -74,10 +72,12 @@ class ReleaseTimeline:
     run in it ends, and when somebody asks.
     """
 
-    def __init__(self, view: SchedulerState, cluster_id: int) -> None:
+    def __init__(self, layouts: ClusterLayouts, cluster_id: int) -> None:
+        view = layouts.state
+        self._layouts = layouts
         self._view = view
         self._cluster_id = cluster_id
-        self._empty = empty_room(view, cluster_id)
+        self._empty = layouts.empty(cluster_id)
         self._ends: _Timeline[tuple[tuple[LoadKey, int], ...]] = _Timeline()
         """When runs end, and what is on the cluster of them."""
         self._groups: dict[str, _Group] = {}
@@ -88,9 +88,9 @@ class ReleaseTimeline:
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
         self._collect(view.runs_on.get(cluster_id, {}).values())
 
-    def note(self, run: LiveRun, many: int) -> None:
-        """So many runs alike have come, or with -1 one has gone."""
-        self._move(load_of(run), self._view.ends_at(run), many)
+    def note(self, run: LiveRun, many: int, ends_at: float) -> None:
+        """Count ``many`` equivalent runs that came and end at ``ends_at``, or with -1 take one off."""
+        self._move(load_of(run), ends_at, many)
 
     def add(self, load: Iterable[tuple[LoadKey, int]], ends_at: float) -> None:
         """Something more runs there, in thought."""
@@ -186,8 +186,7 @@ class ReleaseTimeline:
             if self._strays:
                 alone = None
             at = self._earliest_of_many(shape, size) if alone is None else self._earliest_of_one(alone)
-            if shape_id > 0:  # others are on trial, and the next one is another
-                self._earliest[key] = at
+            self._earliest[key] = at
         return max(at, now + _OVERDUE_SECONDS)
 
     def _earliest_of_one(self, role: RoleShape) -> float:
@@ -221,7 +220,7 @@ class ReleaseTimeline:
         if group.free is None:
             group.free = {}
             members = self._view.load.get(self._cluster_id, {}).get(name)
-            for one in laid_out_group(self._view, self._cluster_id, name, members):
+            for one in self._layouts.group(self._cluster_id, name, members):
                 for resource, amount in one.free.items():
                     group.free[resource] = group.free.get(resource, 0) + max(amount, 0) * one.count
         return group.free
@@ -275,7 +274,7 @@ class ReleaseTimeline:
             load = {name: dict(group.endless) for name, group in self._groups.items()}
             for entry in self._ends.after(at):
                 add_members(load, entry)
-            return laid_out(self._view, self._cluster_id, load)
+            return self._layouts.under(self._cluster_id, load)
         return FreeCapacity({name: self._group_at(name, at) for name in self._empty.groups}, self._empty.suiting)
 
     def _group_at(self, name: str, at: float) -> Sequence[NodeBucket]:
@@ -294,5 +293,5 @@ class ReleaseTimeline:
                 members = self._view.load.get(self._cluster_id, {}).get(name, {})
             if len(group.laid) > _MOST_LAID:
                 group.laid.clear()
-            laid = group.laid[passed] = laid_out_group(self._view, self._cluster_id, name, members)
+            laid = group.laid[passed] = self._layouts.group(self._cluster_id, name, members)
         return laid

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import Preemption
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, add_members, laid_out
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, products_on
 from trainmaster_dispatcher.scheduling.preemption.what_if import Cleared, Victim, WhatIf
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
@@ -76,9 +76,10 @@ def _by_cost(guess: Guess) -> tuple[int, int, float, int, str]:
 class VictimSearch:
     """The exchanges of one cycle."""
 
-    view: SchedulerState
+    layouts: ClusterLayouts
     ledger: QuotaTree
     now: float
+    view: SchedulerState = field(init=False)
     _surplus_left: bool | None = None
     shrunk: set[int] = field(default_factory=set)
     """Jobs whose elastic runs give members back by decisions of this cycle."""
@@ -98,6 +99,9 @@ class VictimSearch:
     _above: dict[int, Amounts] | None = None
     _lower: dict[tuple[int, int], bool] = field(default_factory=dict)
     _spent: dict[int, list[Flavor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.view = self.layouts.state
 
     def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
         extra = self.extra.setdefault(cluster_id, {})
@@ -153,6 +157,13 @@ class VictimSearch:
             return any(line in size.charge for line in spent) or not self._may_reclaim(queue, size)
 
         return tells
+
+    def helpless_for_quota(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
+        """Return what ``helpless`` does, for jobs of a queue that lack quota; None also where anything is leaving.
+
+        What leaves may give back the quota that they lack.
+        """
+        return None if self._leaving_of() else self.helpless(queue)
 
     def _any_surplus(self) -> bool:
         """Whether any elastic run has members that could leave."""
@@ -342,7 +353,7 @@ class VictimSearch:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
         load = dict(self.view.load.get(cluster_id, {}))
         add_members(load, self.extra.get(cluster_id, {}).items())
-        return laid_out(self.view, cluster_id, load)
+        return self.layouts.under(cluster_id, load)
 
     # One cluster
 
@@ -357,7 +368,7 @@ class VictimSearch:
     def _trial(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
-            cleared = self._cleared[cluster_id] = Cleared(self.view, cluster_id, self._load(cluster_id))
+            cleared = self._cleared[cluster_id] = Cleared(self.layouts, cluster_id, self._load(cluster_id))
         return WhatIf(cleared, self.ledger, key, size, self._need(cluster_id, size, product), product)
 
     def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:

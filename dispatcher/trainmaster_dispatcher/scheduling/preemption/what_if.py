@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 from trainmaster.protocol.quantities import Resources
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
+    ClusterLayouts,
     FreeCapacity,
     add_members,
-    empty_room,
-    laid_out,
-    laid_out_group,
     needs_of_load,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit
@@ -43,8 +41,8 @@ _UNKNOWN: Collection[str] = ()
 class Cleared:
     """A cluster once all that is leaving has gone: what is on it, and what its groups are left with."""
 
-    def __init__(self, view: SchedulerState, cluster_id: int, load: dict[str, dict[LoadKey, int]]) -> None:
-        self.view = view
+    def __init__(self, layouts: ClusterLayouts, cluster_id: int, load: dict[str, dict[LoadKey, int]]) -> None:
+        self.layouts = layouts
         self.cluster_id = cluster_id
         self.load = load
         self._laid: dict[str, tuple[Mapping[LoadKey, int] | None, Sequence[NodeBucket], Resources, Resources]] = {}
@@ -58,7 +56,7 @@ class Cleared:
     @property
     def has_strays(self) -> bool:
         """Whether it is not known of all members in which group they are."""
-        known = empty_room(self.view, self.cluster_id).groups
+        known = self.layouts.empty(self.cluster_id).groups
         return any(members and name not in known for name, members in self.load.items())
 
     def group(self, name: str) -> tuple[Sequence[NodeBucket], Resources, Resources]:
@@ -69,7 +67,7 @@ class Cleared:
         members = self.load.get(name)
         known = self._laid.get(name)
         if known is None or known[0] is not members:
-            entries = laid_out_group(self.view, self.cluster_id, name, members)
+            entries = self.layouts.group(self.cluster_id, name, members)
             free: Resources = {}
             most: Resources = {}
             for one in entries:
@@ -95,8 +93,8 @@ class Cleared:
         total: Resources = {}
         most: Resources = {}
         if self.has_strays:
-            return laid_out(self.view, self.cluster_id, self.load).total(), most
-        for name in empty_room(self.view, self.cluster_id).groups:
+            return self.layouts.under(self.cluster_id, self.load).total(), most
+        for name in self.layouts.empty(self.cluster_id).groups:
             _, free, on_one = self.group(name)
             for resource, amount in free.items():
                 total[resource] = total.get(resource, 0) + amount
@@ -132,14 +130,14 @@ class WhatIf:
         self._free = dict(self.cleared.total())
         self._groups = _UNKNOWN
         if not self.cleared.has_strays:
-            self._groups = empty_room(self.view, self.cleared.cluster_id).groups
+            self._groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
             if self.size.total == 1:
                 self._alone = self.size.needs
         self._was_over = self.ledger.obstacle(self.key.queue_id, self.need) is not None
 
     @property
     def view(self) -> SchedulerState:
-        return self.cleared.view
+        return self.cleared.layouts.state
 
     def is_near(self) -> bool:
         """Whether enough is free if nodes did not matter, except that the only member of a gang is on one node."""
@@ -175,7 +173,7 @@ class WhatIf:
 
     def _room(self) -> FreeCapacity:
         if self._groups is _UNKNOWN:
-            return laid_out(self.view, self.cleared.cluster_id, self.load)
+            return self.cleared.layouts.under(self.cleared.cluster_id, self.load)
         groups: Groups = {}
         for name in self._groups:
             members = self.load.get(name)
@@ -184,10 +182,10 @@ class WhatIf:
                 continue
             known = self._laid.get(name)
             if known is None or known[0] is not members:
-                entries = laid_out_group(self.view, self.cleared.cluster_id, name, members)
+                entries = self.cleared.layouts.group(self.cleared.cluster_id, name, members)
                 known = self._laid[name] = members, entries
             groups[name] = known[1]
-        return FreeCapacity(groups, empty_room(self.view, self.cleared.cluster_id).suiting)
+        return FreeCapacity(groups, self.cleared.layouts.empty(self.cleared.cluster_id).suiting)
 
     def let_go(self, victim: Victim) -> None:
         self._move(victim, -1)

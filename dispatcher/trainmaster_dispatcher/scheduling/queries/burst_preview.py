@@ -1,7 +1,6 @@
-"""What burst policies do now, and what others would do: answers over a view."""
+"""What burst policies do now, and what others would do: answers over a fork of the engine."""
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import ceil, inf
@@ -15,6 +14,7 @@ from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.prices import MICROS
 from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Burst, fullness, held_by, standings_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 
@@ -23,19 +23,15 @@ MOST_PREVIEWED = 20_000
 MOST_SHOWN = 1000
 
 
-def preview(view: SchedulerState, now: float, policies: Iterable[BurstPolicy] | None = None) -> list[Preview]:
-    """For each class of jobs that a policy is asked about now, what it says; ``policies``: as if these were all there are.
+def preview(engine: Engine, now: float, policies: Iterable[BurstPolicy] | None = None) -> list[Preview]:
+    """Return what policies say of each class of jobs that they are asked about now; ``policies``: as if these were all there are.
 
-    The view is left as it is.
+    The engine is left as it is.
     """
-    trial = copy(view)
-    # Rooms of its own, which are thrown away with it: those of the view are for its own cycles.
-    trial.rooms = trial.tree = None
-    if policies is not None:
-        trial.set_policies(policies)
+    fork = engine.fork(policies=policies)
     asked: list[Asked] = []
-    decide(trial, now, MOST_PREVIEWED, asked)
-    return _told(trial, now, asked)[:MOST_SHOWN]
+    decide(fork, now, MOST_PREVIEWED, asked)
+    return _told(fork.state, now, asked)[:MOST_SHOWN]
 
 
 def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Preview]:
@@ -80,10 +76,11 @@ def _preview(view: SchedulerState, now: float, one: Asked, many: int) -> Preview
     return Preview(**told, goes=False, sentence=outcome.sentence, at=at)
 
 
-def statuses(view: SchedulerState, now: float) -> list[PolicyStatus]:
-    """How each policy stands."""
-    rooms = ClusterIndex(view)
-    rooms.begin(now)
+def statuses(engine: Engine, now: float) -> list[PolicyStatus]:
+    """Return how each policy stands."""
+    fork = engine.fork()
+    fork.begin(now)
+    view, rooms = fork.state, fork.index
     return [_status(view, rooms, policy, now) for policy in sorted(view.policies.values(), key=lambda one: one.name)]
 
 

@@ -1,15 +1,15 @@
 """A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a view.
 
 A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
-For a trial, a cycle decides on a view that shares everything with the real one but the jobs that wait: those are the job on trial
-and the few that it could not pass by, jobs that clusters are kept for and the first one of a queue that keeps its order. All others
-were looked at in the cycle before and left waiting, or have come since.
+For a trial, a cycle decides on a fork of the engine in which few jobs wait: the job on trial and those that it could not pass by,
+which are jobs that clusters are kept for and the first one of a queue that keeps its order. All others were looked at in the cycle
+before and left waiting, or have come since.
 """
 
 from bisect import bisect_left
-from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from math import ceil, inf
 
 from sortedcontainers import SortedList
@@ -20,9 +20,10 @@ from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
+from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.quotas.fair_share import Head, head_of
-from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree, past_shares
-from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey, capacity
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.state.flavors import plain
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import (
@@ -36,23 +37,15 @@ from trainmaster_dispatcher.scheduling.state.state import (
 
 TRIAL_JOB = (1 << 45) - 1
 """The key of a job on trial: the last that an id can be made of, and so behind all of its age; the store never gets there."""
-TRIAL_SHAPE = -1
-"""The key of its shape; those of the store are positive."""
-
-_WAITING = ("jobs", "waiting", "heads", "_keys", "_head_of")
-"""What a view has of jobs that wait; all else is shared."""
+_TRIAL_SHAPES = count(1 << 62)
+"""Keys of shapes on trial: above those of the store, and never the same twice, as caches know shapes by their keys."""
 
 
-def ledger_of(view: SchedulerState, now: float) -> QuotaTree:
-    """What queues use now, for the questions of a moment: it costs more than all else of a place."""
-    return QuotaTree(view, capacity(view, _rooms(view, now), now), past_shares(view, now))
-
-
-def _rooms(view: SchedulerState, now: float) -> ClusterIndex:
-    """Rooms of one's own, so that those of the cycles are left alone."""
-    rooms = ClusterIndex(view)
-    rooms.begin(now)
-    return rooms
+def ledger_of(engine: Engine, now: float) -> QuotaTree:
+    """Return what queues use now, for the questions of a moment: it costs more than all else of a place."""
+    fork = engine.fork()
+    fork.begin(now)
+    return fork.quotas(now)
 
 
 def place_of(view: SchedulerState, ledger: QuotaTree, job_id: int, now: float) -> Place | None:
@@ -156,37 +149,35 @@ def _turn(view: SchedulerState, ledger: QuotaTree, queue: Queue, siblings: set[i
     )
 
 
-def try_out(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
-    """What would become of this job; its own key and that of its shape do not count. The view is the same afterwards.
+def try_out(engine: Engine, ledger: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+    """Return what would become of this job; its own key and that of its shape do not count. The engine is left as it is.
 
-    None if its queue or its class is not known to the view.
+    None if its queue or its class is not known to the state.
     """
+    view = engine.state
     queue = view.queues.get(job.queue_id)
     if queue is None or job.class_id not in view.classes:
         return None
-    trial, rooms = replace(job, id=TRIAL_JOB, shape_id=TRIAL_SHAPE), _rooms(view, now)
+    trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
     place = _place(view, ledger, trial, now)
+    fork = engine.fork(waiting=[*_not_passed_by(engine, queue, now), trial], shapes={trial.shape_id: shape})
+    fork.begin(now)
+    rooms = fork.index
     access = view.access_of(queue)
     if view.policies_of(queue.id):
         access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
-    alike = SchedulingKey(TRIAL_SHAPE, 1, access, (), 0.0)
-    try:
-        view.put_shape(TRIAL_SHAPE, shape)
-        ruled_out = {
-            cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(TRIAL_SHAPE, cluster)
-            for cluster in rooms.clusters
-        }
-        # Those whose pools could bring nodes for it are among the others.
-        ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
-        cannot = _cannot_run(ledger, rooms, queue, ruled_out)
-        fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
-        with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]
-        small = _among(view, trial, queue, now)
-        small.rooms = rooms
-        plan = decide(small, now)
-    finally:
-        view.shapes.pop(TRIAL_SHAPE, None)
-    return _told(view, plan, place, cannot).model_copy(
+    alike = SchedulingKey(trial.shape_id, 1, access, (), 0.0)
+    ruled_out = {
+        cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(trial.shape_id, cluster)
+        for cluster in rooms.clusters
+    }
+    # Those whose pools could bring nodes for it are among the others.
+    ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
+    cannot = _cannot_run(ledger, rooms, queue, trial.shape_id, ruled_out)
+    fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
+    with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]
+    plan = decide(fork, now)
+    return _told(fork.state, plan, trial, place, cannot).model_copy(
         update={
             "fits_empty": tuple(cluster.name for cluster in fitting),
             "fits_now": tuple(cluster.name for cluster in with_room),
@@ -195,10 +186,10 @@ def try_out(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, shape: Sha
 
 
 def _cannot_run(
-    ledger: QuotaTree, rooms: ClusterIndex, queue: Queue, ruled_out: dict[int, Verdict | None]
+    ledger: QuotaTree, rooms: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
 ) -> Reason | None:
     """Why the job can never run as it is written."""
-    least = rooms.sizes_of(TRIAL_SHAPE)[-1]
+    least = rooms.sizes_of(shape_id)[-1]
     obstacle = ledger.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
@@ -213,26 +204,21 @@ def _has_room(rooms: ClusterIndex, alike: SchedulingKey, cluster: Cluster) -> bo
     """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
     if rooms.passing(alike, cluster) is not None:
         return False
-    return isinstance(rooms.option(TRIAL_SHAPE, rooms.sizes_of(TRIAL_SHAPE), cluster, None), Option)
+    return isinstance(rooms.option(alike.shape_id, rooms.sizes_of(alike.shape_id), cluster, None), Option)
 
 
-def _among(view: SchedulerState, trial: WaitingJob, queue: Queue, now: float) -> SchedulerState:
-    """The same view with nobody waiting but the job on trial and those that it cannot pass by."""
-    wanted = view.reservations.keys() & view.jobs.keys()
+def _not_passed_by(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
+    """Return the waiting jobs that a job of this queue cannot pass by."""
+    view = engine.state
+    wanted = engine.carried.reservations.keys() & view.jobs.keys()
     if queue.order is Order.STRICT:
         classes = view.waiting.get(queue.id, {})
         firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in view.classes]
         wanted |= {min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now))} if firsts else set()
-    small = copy(view)
-    for name, index in vars(SchedulerState()).items():
-        if name in _WAITING:
-            setattr(small, name, index)
-    for job in (*(view.jobs[job_id] for job_id in wanted), trial):
-        small.put_waiting(job)
-    return small
+    return [view.jobs[job_id] for job_id in wanted]
 
 
-def _told(view: SchedulerState, plan: Plan, place: Place, cannot: Reason | None) -> Trial:
+def _told(view: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
     """What a plan says about the job on trial."""
     if cannot is not None:
         return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
@@ -249,7 +235,7 @@ def _told(view: SchedulerState, plan: Plan, place: Place, cannot: Reason | None)
             runs_ended=many,
             place=place,
         )
-    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[TRIAL_SHAPE]
+    reason = {key.shape_id: reason for key, reason in plan.reasons.items()}[trial.shape_id]
     reason = reason.model_copy(update={"details": {}})  # they name the job, too
     kept = plan.reservations.get(TRIAL_JOB)
     has_time = kept is not None and kept.at < inf

@@ -47,7 +47,7 @@ class QuotaLimits:
     """What follows from the quotas of all queues alone; made anew when any of them changes."""
 
     def __init__(self, view: SchedulerState) -> None:
-        self._view = view
+        self.view = view
         self.roots = [queue for queue in view.queues.values() if queue.parent_id is None]
         self.keepers: dict[int | None, dict[Flavor, list[Queue]]] = {}
         """By parent and line: the queues that keep something of what is guaranteed to them."""
@@ -69,14 +69,6 @@ class QuotaLimits:
         self._limits: dict[int, tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]] = {}
         self._measures: dict[int, dict[Flavor, tuple[float, int | None]]] = {}
 
-    @classmethod
-    def of(cls, view: SchedulerState) -> "QuotaLimits":
-        """That of the view, made when first asked for."""
-        tree: QuotaLimits | None = view.tree
-        if tree is None:
-            tree = view.tree = cls(view)
-        return tree
-
     def limits(self, queue_id: int) -> tuple[tuple[Queue, tuple[tuple[Flavor, Quota, int], ...]], ...]:
         """The queue and those above it that have any limit, the nearest first: on lines, each with the most that may be used."""
         found = self._limits.get(queue_id)
@@ -86,7 +78,7 @@ class QuotaLimits:
                     queue,
                     tuple((line, quota, quota.most) for line, quota in queue.quotas.items() if quota.most is not None),
                 )
-                for queue in self._view.ancestry(queue_id)
+                for queue in self.view.ancestry(queue_id)
             )
             found = self._limits[queue_id] = tuple(
                 (queue, lines) for queue, lines in every if lines or queue.max_running is not None
@@ -127,14 +119,13 @@ def past_shares(view: SchedulerState, now: float) -> Mapping[int, float]:
     return _NO_PAST if view.past is None else view.past.shares(now)
 
 
-def overpromised(view: SchedulerState, capacity: Mapping[Flavor, int]) -> dict[int, list[str]]:
+def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int, list[str]]:
     """By queue: in what its guarantee, or those of all top queues together, go beyond what there is. Allowed, but worth less then."""
-    tree = QuotaLimits.of(view)
     out: dict[int, list[str]] = {}
     for line in sorted(tree.guaranteed):
         there = capacity.get(line, 0)
         has = f"the clusters have {line.format(there)}"
-        for queue in view.queues.values():
+        for queue in tree.view.queues.values():
             own = tree.guarantees.get((queue.id, line), 0)
             if own > there:
                 out.setdefault(queue.id, []).append(f"{line.format(own)} {line} are guaranteed to it, {has}")
@@ -151,12 +142,16 @@ class QuotaTree:
     """The accounts of all queues. ``capacity``: what the clusters have on each line. ``past``: shares that queues had before."""
 
     def __init__(
-        self, view: SchedulerState, capacity: Mapping[Flavor, int], past: Mapping[int, float] = _NO_PAST
+        self,
+        view: SchedulerState,
+        limits: QuotaLimits,
+        capacity: Mapping[Flavor, int],
+        past: Mapping[int, float] = _NO_PAST,
     ) -> None:
         self.view = view
         self.capacity = capacity
         self.past = past
-        self.tree = QuotaLimits.of(view)
+        self.tree = limits
         self._accounts: dict[int, Account] = {}
         for queue_id, many in view.running.items():
             self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
@@ -203,6 +198,18 @@ class QuotaTree:
                 told = protected(runs_now, queue.path, "as many jobs as it may")
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {told}")
         return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
+
+    def usage_under_limits(self, queue_id: int) -> tuple[int, ...]:
+        """Return everything that ``obstacle`` goes by for a queue but its charge, as long as no queue changes.
+
+        For a tree in which no queue keeps anything for itself.
+        """
+        usage = []
+        for queue, limits in self.tree.limits(queue_id):
+            account = self.account(queue.id)
+            usage += [account.used.get(line, 0) for line, _, _ in limits]
+            usage.append(account.running)
+        return tuple(usage)
 
     def most_alike(self, queue_id: int, charge: Mapping[Flavor, int], most: int) -> int:
         """How many starts with this charge break nothing one after the other, of so many at most.

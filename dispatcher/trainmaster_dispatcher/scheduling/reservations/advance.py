@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainmaster_dispatcher.domain.shapes import RoleShape
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, add_members, laid_out
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, add_members
 from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.reservations.backfill import Kept
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
-from trainmaster_dispatcher.scheduling.state.state import AdvanceReservation, LoadKey, SchedulerState, load_of
+from trainmaster_dispatcher.scheduling.state.state import AdvanceReservation, LoadKey, load_of
 
 Placement = Mapping[str, Mapping[str, int]]
 """Members by node group and role."""
@@ -36,14 +36,14 @@ class _Reserved:
 class AdvanceReservations:
     """The advance reservations of one cycle. Times are seconds since the epoch."""
 
-    def __init__(self, view: SchedulerState, now: float, among: Iterable[AdvanceReservation] | None = None) -> None:
+    def __init__(self, layouts: ClusterLayouts, now: float, among: Iterable[AdvanceReservation] | None = None) -> None:
         """``among``: these reservations instead of all."""
-        self._view = view
+        self._layouts, self._view = layouts, layouts.state
         self._now = now
         self._on: dict[int, list[_Reserved]] = {}
         self._entitled: dict[int, tuple[int, ...]] = {}
-        by_name = {cluster.name: cluster.id for cluster in view.clusters.values()}
-        every = view.advance.values() if among is None else among
+        by_name = {cluster.name: cluster.id for cluster in self._view.clusters.values()}
+        every = self._view.advance.values() if among is None else among
         for one in sorted(every, key=lambda one: (one.begins_at, one.id)):
             if one.ends_at > now:
                 for name in one.clusters or sorted(by_name):
@@ -148,7 +148,7 @@ class AdvanceReservations:
             # A run that should have ended already is there until it has.
             if not is_own[run.queue_id] and (at <= self._now or view.ends_at(run) > at):
                 add_members(load, load_of(run))
-        return laid_out(view, cluster_id, load)
+        return self._layouts.under(cluster_id, load)
 
 
 def _without(room: FreeCapacity, one: AdvanceReservation) -> FreeCapacity:

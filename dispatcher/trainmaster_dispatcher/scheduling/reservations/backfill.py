@@ -113,12 +113,12 @@ class Reservations:
             return False
         later, (shape, size) = self._later(cluster_id), kept.gang
         for run in gone:
-            later.note(run, -1)
+            later.note(run, -1, self.view.ends_at(run))
         try:
             beside = later.room(kept.reservation.at)
         finally:
             for run in gone:
-                later.note(run, 1)
+                later.note(run, 1, self.view.ends_at(run))
         fitted = fit(shape, size.members, beside)
         if not isinstance(fitted, Fitted):
             return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Verdict
@@ -10,7 +10,7 @@ from trainmaster_dispatcher.domain.burst_policies import opens_at
 from trainmaster_dispatcher.domain.datasets import ALL_THERE, Holder, Moving, has, moving
 from trainmaster_dispatcher.domain.shapes import NO_WISHES, RoleShape, Shape, Wishes
 from trainmaster_dispatcher.domain.weights import BALANCED, Weights
-from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, empty_room, grown
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts, FreeCapacity, grown
 from trainmaster_dispatcher.scheduling.packing.gang_packing import (
     Fitted,
     Shortfall,
@@ -35,7 +35,7 @@ from trainmaster_dispatcher.scheduling.selection.scores import (
     score,
 )
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Flavor, Product, product_of
-from trainmaster_dispatcher.scheduling.state.state import COMING, Access, Cluster, LiveRun, LoadKey, SchedulerState
+from trainmaster_dispatcher.scheduling.state.state import COMING, Access, Changes, Cluster, LoadKey
 
 SILENT_SECONDS = 900.0
 """How long a cluster that is out of contact still counts as capacity."""
@@ -104,8 +104,9 @@ class ClusterIndex:
     are those that the cycle before has put jobs into in thought. So a cycle never depends on what was decided before it.
     """
 
-    def __init__(self, view: SchedulerState) -> None:
-        self.view = view
+    def __init__(self, layouts: ClusterLayouts) -> None:
+        self.layouts = layouts
+        view = self.view = layouts.state
         self.touched: set[int] = set()
         """Clusters whose load has changed since the last cycle began."""
         self.reported = set(view.clusters)
@@ -155,23 +156,15 @@ class ClusterIndex:
         self._alone: dict[int, RoleShape | None] = {}
         """By shape: the role of a gang of one that may be on any node."""
         self._sparing = Scarcity()
-        self.standings: Any = None
-        """How they stand for those who have asked, made when first asked for."""
 
-    @classmethod
-    def of(cls, view: SchedulerState) -> "ClusterIndex":
-        """Those that the view has, made when first asked for."""
-        rooms: ClusterIndex | None = view.rooms
-        if rooms is None:
-            rooms = view.rooms = cls(view)
-        return rooms
-
-    def note_run(self, run: LiveRun, many: int) -> None:
-        """So many runs alike have come, or with -1 one has gone."""
-        self.touched.add(run.cluster_id)
-        later = self._later.get(run.cluster_id)
-        if later is not None:
-            later.note(run, many)
+    def take_in(self, changes: Changes) -> None:
+        """Take in what has changed in the state since the last cycle began."""
+        self.reported |= changes.clusters
+        for run, many, ends_at in changes.runs:
+            self.touched.add(run.cluster_id)
+            later = self._later.get(run.cluster_id)
+            if later is not None:
+                later.note(run, many, ends_at)
 
     def begin(self, now: float) -> None:
         """A cycle begins: take in what has changed."""
@@ -181,7 +174,7 @@ class ClusterIndex:
         for cluster_id in self._taken & self._later.keys():
             self._later[cluster_id].forget_thoughts()
         for cluster_id in changed & self._now_free.keys():
-            fresh = FreeCapacity.of(self.view, cluster_id)
+            fresh = self.layouts.now(cluster_id)
             fresh.rank(self._now_free[cluster_id])
             self._now_free[cluster_id] = fresh
             self._note_change(cluster_id)
@@ -280,7 +273,7 @@ class ClusterIndex:
     def free(self, cluster_id: int) -> FreeCapacity:
         room = self._now_free.get(cluster_id)
         if room is None:
-            room = self._now_free[cluster_id] = FreeCapacity.of(self.view, cluster_id)
+            room = self._now_free[cluster_id] = self.layouts.now(cluster_id)
             room.rank()
         return room
 
@@ -288,11 +281,11 @@ class ClusterIndex:
         """The cluster when runs have ended there; what this cycle starts there may be added to it."""
         later = self._later.get(cluster_id)
         if later is None:
-            later = self._later[cluster_id] = ReleaseTimeline(self.view, cluster_id)
+            later = self._later[cluster_id] = ReleaseTimeline(self.layouts, cluster_id)
         return later
 
     def empty(self, cluster: Cluster) -> FreeCapacity:
-        return empty_room(self.view, cluster.id)
+        return self.layouts.empty(cluster.id)
 
     def capacity(self, cluster: Cluster) -> Amounts:
         """What the empty cluster has on each line."""
@@ -677,9 +670,10 @@ def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | N
     return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
 
 
-def capacity(view: SchedulerState, rooms: ClusterIndex, now: float) -> Amounts:
+def capacity(rooms: ClusterIndex, now: float) -> Amounts:
     """What all clusters have together on each line, the measure of shares. One out of contact counts for a while."""
     total: Amounts = {}
+    view = rooms.view
     for cluster in view.clusters.values():
         if cluster.report is None or view.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
             continue

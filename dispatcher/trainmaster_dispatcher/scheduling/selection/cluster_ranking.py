@@ -88,14 +88,6 @@ class ClusterRankings:
         """By cluster and sentence: verdicts on room."""
         self.shortages = RefusalCache(rooms, self._lacking)
 
-    @classmethod
-    def of(cls, rooms: ClusterIndex) -> "ClusterRankings":
-        """Those that the rooms have, made when first asked for."""
-        standings: ClusterRankings | None = rooms.standings
-        if standings is None:
-            standings = rooms.standings = cls(rooms)
-        return standings
-
     # Where jobs alike may start
 
     def ranked(self, alike: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:

@@ -5,12 +5,12 @@ that absorbed changes equals a view rebuilt from the store; a test holds the two
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
 from sortedcontainers import SortedList
 
@@ -274,8 +274,36 @@ def freeze_placement(placement: dict[str, dict[str, int]]) -> tuple[tuple[str, t
     return tuple(sorted((group, tuple(sorted(roles.items()))) for group, roles in placement.items()))
 
 
+_MOST_CHANGES = 50_000
+"""Changes of runs that are kept for an engine to take; where nobody takes them, everything counts as changed."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has changed in a state, for the caches that are derived from it."""
+
+    is_everything: bool = False
+    """Something on which all derived values may depend: they are to be made anew."""
+    clusters: set[int] = field(default_factory=set)
+    """Clusters that came, went or changed themselves."""
+    runs: list[tuple[LiveRun, int, float]] = field(default_factory=list)
+    """In order: a run, how many equivalent ones came or -1 for one that has gone, and when such runs end at the latest."""
+
+    def note_run(self, run: LiveRun, many: int, ends_at: float) -> None:
+        """Note that ``many`` equivalent runs came, or with -1 that one has gone."""
+        if self.is_everything:
+            return
+        self.runs.append((run, many, ends_at))
+        if len(self.runs) > _MOST_CHANGES:
+            self.is_everything = True
+            self.runs.clear()
+
+
 class SchedulerState:
-    """The indexes. Reading is by attribute; changing only by the ``put_`` and ``drop_`` methods."""
+    """The indexes. Reading is by attribute; changing only by the ``put_``, ``drop_`` and ``set_`` methods.
+
+    It knows nothing of what is derived from it: an ``Engine`` takes its changes and keeps caches of its own.
+    """
 
     def __init__(self) -> None:
         self.queues: dict[int, Queue] = {}
@@ -304,8 +332,8 @@ class SchedulerState:
         """By cluster: what runs alike take, by place."""
         self.load: dict[int, dict[str, dict[LoadKey, int]]] = {}
         """By cluster and node group: how many members of live runs are there, by what they need."""
-        self.laid: dict[int, dict[str, Any]] = {}
-        """By cluster and node group: what its nodes are left with under that load, as far as it was asked since it changed."""
+        self.load_revisions: dict[int, dict[str, int]] = {}
+        """By cluster and node group: how often that load has changed."""
         self.runs_on: dict[int, dict[int, LiveRun]] = {}
         """By cluster, then by job."""
         self.elastic_on: dict[int, set[int]] = {}
@@ -318,14 +346,13 @@ class SchedulerState:
         """By queue and cluster."""
         self.running_classes: dict[int, dict[int, int]] = {}
         """By queue and priority class: how many live runs there are."""
-        self.tree: Any = None
-        """What follows from the quotas of all queues, made when first asked for."""
-        self.rooms: Any = None
-        """What is known of the clusters' rooms since they were first asked for; it is told what changes."""
+        self.queue_revision = 0
+        """How often any queue has changed."""
+        self._changes = Changes()
+        self._is_shared = False
+        """Whether its indexes are those of the state that it was forked from."""
         self.shrunk_at: dict[int, float] = {}
         """By cluster: when it last lost nodes."""
-        self.reservations: dict[int, Any] = {}
-        """By job: what was kept for it in the cycle before."""
         self.advance: dict[int, AdvanceReservation] = {}
         """What admins have reserved, ended windows included."""
         self.datasets: dict[str, Dataset] = {}
@@ -347,16 +374,46 @@ class SchedulerState:
         """By waiting job: what earlier runs of it by policies have cost."""
         self.spared: frozenset[int] = frozenset()
         """Jobs whose runs are neither ended for others nor resized: the store could not take that."""
-        self.held_back: dict[ClassKey, HeldBack] = {}
-        """Classes of jobs that an unexpected error has held back, with those of the cycle before."""
-        self.bursting: frozenset[int] = frozenset()
-        """Policies that the cycle before found open by how full private clusters are."""
         self.past: DecayedUsage | None = None
         """What queues have used before, where that counts."""
-        self.empty_rooms: dict[int, Any] = {}
-        """By cluster: its room without any run of ours, made when first asked for, until the cluster changes."""
-        self.member_kinds: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
-        """By what such a room has of everything: what is known of members on it."""
+
+    # -- forks and changes
+
+    def take_changes(self) -> "Changes":
+        """Return what has changed since the last call. For the one engine that owns this state."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    def fork(self) -> "SchedulerState":
+        """Return a state with the same content that can be changed without this one.
+
+        The indexes are shared until the fork is changed, and copied then. A fork is valid until this state changes.
+        """
+        fork = copy(self)
+        fork._is_shared = True
+        fork._changes = Changes()
+        return fork
+
+    def fork_with(
+        self,
+        waiting: Iterable[WaitingJob],
+        shapes: Mapping[int, Shape],
+    ) -> "SchedulerState":
+        """Return a fork in which only these jobs wait, and which knows these shapes as well. Nothing else is copied."""
+        fork = self.fork()
+        fork.jobs, fork.waiting, fork.heads, fork._keys, fork._head_of = {}, {}, {}, {}, {}
+        fork.shapes = {**self.shapes, **shapes}
+        for job in waiting:
+            fork._add_waiting(job)
+        return fork
+
+    def _own(self) -> None:
+        """Copy the indexes that are still shared with the state that this one was forked from."""
+        if self._is_shared:
+            self._is_shared = False
+            for name, value in list(vars(self).items()):
+                if name not in ("_changes", "_lines"):
+                    setattr(self, name, _copied(value))
 
     # -- tenants and clusters
 
@@ -364,20 +421,23 @@ class SchedulerState:
         before = self.queues.get(queue.id)
         if before == queue:
             return
+        self._own()
         self.queues[queue.id] = queue
         self._forget_tree()
         if _bearing(before) != _bearing(queue):
-            self.rooms = None
+            self._changes.is_everything = True
 
     def drop_queue(self, queue_id: int) -> None:
+        self._own()
         if _bearing(self.queues.pop(queue_id, None)) != _bearing(None):
-            self.rooms = None
+            self._changes.is_everything = True
         self._forget_tree()
 
     def _forget_tree(self) -> None:
         self._ancestry.clear()
         self._policies_of, self._access = {}, {}
-        self._lines = self.tree = None
+        self._lines = None
+        self.queue_revision += 1
 
     @property
     def lines(self) -> Flavors:
@@ -387,6 +447,7 @@ class SchedulerState:
         return self._lines
 
     def put_class(self, priority_class: PriorityClass) -> None:
+        self._own()
         before = self.classes.get(priority_class.id)
         self.classes[priority_class.id] = priority_class
         if before is None or before.value != priority_class.value:
@@ -400,6 +461,11 @@ class SchedulerState:
         """Whether the jobs of any class become urgent."""
         return any(of.longest_wait is not None for of in self.classes.values())
 
+    def set_lease(self, cluster_id: int, until: float) -> None:
+        """The lease of a cluster's agent ends at ``until``, in seconds of the caller's clock."""
+        self._own()
+        self.lease_until[cluster_id] = until
+
     def set_advance(self, reservations: Iterable[AdvanceReservation]) -> None:
         """What admins have reserved, as a whole."""
         self.advance = {one.id: one for one in reservations}
@@ -407,7 +473,7 @@ class SchedulerState:
     def set_policies(self, policies: Iterable[BurstPolicy]) -> None:
         """All burst policies, as a whole."""
         self.policies = {one.id: one for one in policies}
-        # New ones: a copy of the view that is asked what others would do has the old ones, too.
+        # New ones: a fork that is asked what other policies would do shares the old ones.
         self._policies_of, self._access = {}, {}
 
     def policies_of(self, queue_id: int) -> tuple[BurstPolicy, ...]:
@@ -455,7 +521,7 @@ class SchedulerState:
         found = {one.name: one for one in datasets}
         if found != self.datasets:
             self.datasets = found
-            self.rooms = None
+            self._changes.is_everything = True
 
     def set_trouble(self, trouble: Mapping[int, float]) -> None:
         """Runs that clusters have returned or lost lately, as a whole."""
@@ -463,8 +529,9 @@ class SchedulerState:
             self.trouble = dict(trouble)
 
     def put_shape(self, shape_id: int, shape: Shape) -> None:
+        self._own()
         if self.shapes.get(shape_id, shape) != shape:
-            self.rooms = None
+            self._changes.is_everything = True
         self.shapes[shape_id] = shape
 
     def sweep(self) -> None:
@@ -479,12 +546,13 @@ class SchedulerState:
         """The cluster as it is at ``at``."""
         before = self.clusters.get(cluster.id)
         if before != cluster:
+            self._own()
             if before is not None and _node_count(cluster) < _node_count(before):
                 self.shrunk_at[cluster.id] = at
             if (before.only_queues if before is not None else ()) != cluster.only_queues:
                 self._access = {}
             self.clusters[cluster.id] = cluster
-            self._forget_derived(cluster.id)
+            self._changes.clusters.add(cluster.id)
             products = {"": cluster.kind.value}
             if cluster.report is not None:
                 products |= {group.name: product_of(group) for group in cluster.report.groups}
@@ -492,17 +560,12 @@ class SchedulerState:
             self._call_places(cluster.id, products)
 
     def drop_cluster(self, cluster_id: int) -> None:
+        self._own()
         gone = self.clusters.pop(cluster_id, None)
         if gone is not None and gone.only_queues:
             self._access = {}
         self._call_places(cluster_id, {})
-        self._forget_derived(cluster_id)
-
-    def _forget_derived(self, cluster_id: int) -> None:
-        self.empty_rooms.pop(cluster_id, None)
-        self.laid.pop(cluster_id, None)
-        if self.rooms is not None:
-            self.rooms.reported.add(cluster_id)
+        self._changes.clusters.add(cluster_id)
 
     def product_at(self, cluster_id: int, group: str) -> str:
         """The product of the devices of a node group, or of a pool by the name of what is to come; empty where there is none."""
@@ -525,6 +588,9 @@ class SchedulerState:
     def put_waiting(self, job: WaitingJob) -> None:
         """The job is queued; it has no live run."""
         self.drop_job(job.id)
+        self._add_waiting(job)
+
+    def _add_waiting(self, job: WaitingJob) -> None:
         key = ClassKey(job.queue_id, job.class_id, job.shape_id, self.avoided.get(job.id, ()))
         self.jobs[job.id] = job
         self._keys[job.id] = key
@@ -546,6 +612,7 @@ class SchedulerState:
 
     def put_runs(self, runs: Iterable[LiveRun]) -> None:
         """As ``put_run`` for each; jobs of one class leave it together, and runs alike that come in a row are counted together."""
+        self._own()
         started = list(runs)
         self._drop_waiting([run.job_id for run in started])
         for _, alike in groupby(started, _counted_by):
@@ -593,6 +660,8 @@ class SchedulerState:
 
     def drop_job(self, job_id: int) -> None:
         """The job neither waits nor runs: it ended, is held, or is about to be put again."""
+        if self._is_shared:
+            self._own()
         job = self.jobs.pop(job_id, None)
         if job is not None:
             key = self._keys.pop(job_id)
@@ -634,15 +703,15 @@ class SchedulerState:
 
     def _count(self, run: LiveRun, many: int) -> None:
         """Count so many runs alike, or take one off with -1."""
-        load, laid = self.load.setdefault(run.cluster_id, {}), self.laid.get(run.cluster_id, {})
+        load = self.load.setdefault(run.cluster_id, {})
+        revisions = self.load_revisions.setdefault(run.cluster_id, {})
         for key, count in load_of(run):
             group = load.setdefault(key.group, {})
             _add(group, key, many * count)
             if not group:
                 del load[key.group]
-            laid.pop(key.group, None)
-        if self.rooms is not None:
-            self.rooms.note_run(run, many)
+            revisions[key.group] = revisions.get(key.group, 0) + 1
+        self._changes.note_run(run, many, self.ends_at(run))
         _add(self.running, run.queue_id, many)
         _add(self.running_on, (run.queue_id, run.cluster_id), many)
         classes = self.running_classes.setdefault(run.queue_id, {})
@@ -747,6 +816,15 @@ def _bearing(queue: Queue | None) -> tuple[frozenset[Flavor], float | None]:
 
 def _node_count(cluster: Cluster) -> int:
     return sum(group.count for group in cluster.report.groups) if cluster.report is not None else 0
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an index down to the values in it, which do not change."""
+    if type(value) is dict:
+        return {key: _copied(one) for key, one in value.items()}
+    if type(value) is set:
+        return set(value)
+    return value.copy() if isinstance(value, SortedList) else value
 
 
 _Key = TypeVar("_Key", bound=Hashable)

@@ -1,0 +1,122 @@
+"""The scheduler's state with everything that is derived from it and kept from one decision to the next.
+
+It does not decide: ``decide`` does, on an engine.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trainmaster.protocol.reasons import Reason
+from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
+from trainmaster_dispatcher.domain.shapes import Shape
+from trainmaster_dispatcher.scheduling.packing.free_capacity import ClusterLayouts
+from trainmaster_dispatcher.scheduling.quotas.quota import QuotaLimits, QuotaTree, past_shares
+from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex, capacity
+from trainmaster_dispatcher.scheduling.selection.cluster_ranking import ClusterRankings
+from trainmaster_dispatcher.scheduling.state.plan import Plan
+from trainmaster_dispatcher.scheduling.state.reservation import Reservation
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, HeldBack, SchedulerState, WaitingJob
+
+_MOST_REFUSALS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a decision takes over from the one before it."""
+
+    reservations: Mapping[int, Reservation] = field(default_factory=dict)
+    """By job."""
+    bursting: frozenset[int] = frozenset()
+    """Burst policies that were open because private clusters were full."""
+    held_back: Mapping[ClassKey, HeldBack] = field(default_factory=dict)
+    """Classes of jobs that an unexpected error has held back."""
+
+
+class QuotaRefusal(NamedTuple):
+    """Why a limit of its queue, or of one above, refuses a class of jobs: valid while the queues and their usage are the same."""
+
+    queue_revision: int
+    usage: tuple[int, ...]
+    reason: Reason
+
+
+class Engine:
+    """Owns a state and the caches that are derived from it.
+
+    The caches take the changes of the state when a decision begins; a plan made with them equals one made with new caches.
+    Nothing else may take the changes of the state.
+    """
+
+    def __init__(self, state: SchedulerState | None = None, carried: Carried | None = None) -> None:
+        self.state = SchedulerState() if state is None else state
+        self.carried = Carried() if carried is None else carried
+        self.layouts = ClusterLayouts(self.state)
+        self.index = ClusterIndex(self.layouts)
+        self.rankings = ClusterRankings(self.index)
+        self.quota_refusals: dict[ClassKey, QuotaRefusal] = {}
+        """The latest refusal of each class that waits for quota: while nothing of it changes, no cycle looks at it again."""
+        self._limits: tuple[int, QuotaLimits] | None = None
+        """With the revision of the queues that they are derived from."""
+
+    def begin(self, now: float) -> None:
+        """Bring the caches up to date. ``now`` is in seconds since the epoch, as all times of the state."""
+        changes = self.state.take_changes()
+        if changes.is_everything:
+            self.reset()
+        else:
+            for cluster_id in changes.clusters:
+                self.layouts.forget(cluster_id)
+            self.index.take_in(changes)
+        self.index.begin(now)
+        if len(self.quota_refusals) > _MOST_REFUSALS:
+            self.quota_refusals.clear()
+
+    def reset(self) -> None:
+        """Drop all caches, for example because an error may have left them half changed."""
+        self.layouts = ClusterLayouts(self.state)
+        self.index = ClusterIndex(self.layouts)
+        self.rankings = ClusterRankings(self.index)
+        self.quota_refusals.clear()
+        self._limits = None
+
+    @property
+    def limits(self) -> QuotaLimits:
+        """What follows from the quotas of all queues alone."""
+        revision = self.state.queue_revision
+        if self._limits is None or self._limits[0] != revision:
+            self._limits = revision, QuotaLimits(self.state)
+        return self._limits[1]
+
+    def quotas(self, now: float) -> QuotaTree:
+        """Return the accounts of all queues at this moment. ``begin`` has been called."""
+        return QuotaTree(self.state, self.limits, capacity(self.index, now), past_shares(self.state, now))
+
+    def carry_over(self, plan: Plan) -> None:
+        """Keep of a plan what the next decision takes over."""
+        self.carried = Carried(plan.reservations, plan.bursting, plan.held_back)
+
+    def fork(
+        self,
+        *,
+        waiting: Iterable[WaitingJob] | None = None,
+        shapes: Mapping[int, Shape] | None = None,
+        policies: Iterable[BurstPolicy] | None = None,
+    ) -> "Engine":
+        """Return an engine for a question: it may be decided on and changed, and this one stays as it is.
+
+        ``waiting``: the only jobs that wait in it. ``shapes``: shapes that it knows as well. ``policies``: its burst policies, in
+        place of all others. The fork is valid until this engine's state changes.
+        """
+        if waiting is None and not shapes:
+            state = self.state.fork()
+        else:
+            state = self.state.fork_with(self.state.jobs.values() if waiting is None else waiting, shapes or {})
+        if policies is not None:
+            state.set_policies(policies)
+        fork = Engine(state, self.carried)
+        fork.layouts = self.layouts.fork(state)
+        fork.index = ClusterIndex(fork.layouts)
+        fork.rankings = ClusterRankings(fork.index)
+        fork._limits = self._limits
+        return fork
