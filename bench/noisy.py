@@ -4,7 +4,7 @@
 
 Starts the whole system as real processes with three tiny simulated clusters. The noise comes from a process of its own, with a key and
 to a queue of its own, whose quota leaves room for the quiet tenant: what is measured is interference, not a full cluster. The ratios
-are those of the 99th percentiles, beside by alone.
+are those of the 99th percentiles, beside by alone, which is measured before and after.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,8 +71,31 @@ _STARTS = """
 """
 
 
-def phase(stage: Stage, quiet: Caller, noise: str, noisy_key: str, job: str, seconds: float) -> dict[str, Any]:
-    """The quiet tenant's times beside a noise; without one when ``noise`` is empty."""
+@dataclass
+class Phase:
+    """The quiet tenant's times beside one noise, in seconds, and what the noise was answered."""
+
+    submits: list[float]
+    lists: list[float]
+    starts: list[float]
+    said: dict[str, int]
+
+    def __add__(self, other: "Phase") -> "Phase":
+        return Phase(self.submits + other.submits, self.lists + other.lists, self.starts + other.starts, {})
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "submit": summary(self.submits),
+            "list": summary(self.lists),
+            "start": summary(self.starts) if self.starts else {},
+            "submitted": len(self.submits),
+            "never_started": len(self.submits) - len(self.starts),
+            "noise": self.said,
+        }
+
+
+def phase(stage: Stage, quiet: Caller, noise: str, noisy_key: str, job: str, seconds: float) -> Phase:
+    """Measure the quiet tenant's times beside a noise; without one when ``noise`` is empty."""
     with stage.sql() as connection:
         last = connection.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
     process = None
@@ -99,14 +123,7 @@ def phase(stage: Stage, quiet: Caller, noise: str, noisy_key: str, job: str, sec
     time.sleep(_SETTLE_SECONDS)
     with stage.sql() as connection:
         starts = [float(row[0]) for row in connection.execute(_STARTS, last)]
-    return {
-        "submit": summary(submits),
-        "list": summary(lists),
-        "start": summary(starts) if starts else {},
-        "submitted": len(submits),
-        "never_started": len(submits) - len(starts),
-        "noise": said,
-    }
+    return Phase(submits, lists, starts, said)
 
 
 def _calm(admin: Caller) -> None:
@@ -137,16 +154,18 @@ def _measure(stage: Stage, seconds: float, kinds: list[str]) -> dict[str, Any]:
     quiet = Caller(stage.urls[0], keys["quiet"])
     phase(stage, quiet, "", "", "", min(5.0, seconds))  # warm
     alone = phase(stage, quiet, "", "", "", seconds)
-    beside = {}
+    beside: dict[str, dict[str, Any]] = {}
     for noise in [*kinds, ",".join(kinds)] if len(kinds) > 1 else kinds:
-        beside[noise] = phase(stage, quiet, noise, keys["noisy"], job, seconds)
+        beside[noise] = phase(stage, quiet, noise, keys["noisy"], job, seconds).figures()
         _calm(admin)
+    # Before and after: a machine that is shared with others is not as fast all the time.
+    by_itself = (alone + phase(stage, quiet, "", "", "", seconds)).figures()
     return {
         "bench": "noisy",
         "seconds": seconds,
-        "alone": alone,
+        "alone": by_itself,
         "beside": beside,
-        "p99_ratios": {name: _ratios(alone, one) for name, one in beside.items()},
+        "p99_ratios": {name: _ratios(by_itself, one) for name, one in beside.items()},
         "rss_bytes": stage.rss_bytes(),
         "stores": stores(stage.database_url),
     }

@@ -22,7 +22,16 @@ from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import keys as key_store
 from trainmaster_dispatcher.store.database import StoreAwayError, Transaction
 
-OPEN = {"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}
+OPEN = {
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/docs",
+    "/docs/files/{name}",
+    "/redoc",
+    "/openapi.json",
+    "/agent/openapi.json",
+}
 """What tells nothing that is worth a key."""
 Call = tuple[str, str]
 ADMINS, PEOPLE, AGENTS = {"admin"}, {"admin", "user"}, {"agent"}
@@ -48,6 +57,7 @@ ALLOWED: dict[Call, set[str]] = {
     ("PUT", "/v1/queues/{path:path}"): ADMINS,
     ("DELETE", "/v1/queues/{path:path}"): ADMINS,
     ("GET", "/v1/priority-classes"): PEOPLE,
+    ("GET", "/v1/priority-classes/{name}"): PEOPLE,
     ("PUT", "/v1/priority-classes/{name}"): ADMINS,
     ("DELETE", "/v1/priority-classes/{name}"): ADMINS,
     ("GET", "/v1/reservations"): PEOPLE,

@@ -1,6 +1,8 @@
 """Apis that serve users only and agents only: together they are one dispatcher, alone each knows its own addresses."""
 
 import asyncio
+import html
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -85,13 +87,29 @@ async def test_every_api_tells_how_it_is(serve: Serve, audience: Audience) -> No
 
 
 @pytest.mark.parametrize(
-    ("audience", "beginnings"),
-    [(Audience.USERS, {"v1"}), (Audience.AGENTS, {"agent"}), (Audience.ALL, {"v1", "agent"})],
+    ("audience", "documents"),
+    [
+        (Audience.USERS, {"/openapi.json": "/v1"}),
+        (Audience.AGENTS, {"/agent/openapi.json": "/agent/v1"}),
+        (Audience.ALL, {"/openapi.json": "/v1", "/agent/openapi.json": "/agent/v1"}),
+    ],
 )
-async def test_the_api_description_has_what_is_served(serve: Serve, audience: Audience, beginnings: set[str]) -> None:
+async def test_the_api_description_has_what_is_served(
+    serve: Serve, audience: Audience, documents: dict[str, str]
+) -> None:
     async with serve(audience) as http:
-        paths = (await http.get("/openapi.json")).json()["paths"]
-        assert {path.split("/")[1] for path in paths} == beginnings
+        for address in ("/openapi.json", "/agent/openapi.json"):
+            answer = await http.get(address)
+            if address not in documents:
+                assert answer.status_code == 404
+                continue
+            made = answer.json()
+            assert made["paths"]
+            assert all(path.startswith(documents[address] + "/") for path in made["paths"])
+            named = set(re.findall(r'"#/components/schemas/(\w+)"', answer.text))
+            assert named == set(made["components"]["schemas"])
+            for page in ("/docs", "/redoc"):
+                assert html.escape(f'"url":"{address}"') in (await http.get(page)).text
 
 
 async def test_a_job_goes_from_an_api_for_users_to_an_agent_at_another(serve: Serve) -> None:

@@ -855,7 +855,7 @@ def test_metrics_are_not_passed_on_to_the_world() -> None:
     (ingress,) = of_kind(rendered("dispatcher", EVERYTHING), "Ingress").values()
     (rule,) = ingress["spec"]["rules"]
     paths = {path["path"] for path in rule["http"]["paths"]}
-    assert paths == {"/v1", "/agent/v1", "/docs", "/openapi.json", "/healthz"}
+    assert paths == {"/v1", "/agent/v1", "/docs", "/redoc", "/openapi.json", "/agent/openapi.json", "/healthz"}
 
 
 def test_an_autoscaler_takes_the_place_of_a_number() -> None:

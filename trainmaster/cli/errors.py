@@ -77,6 +77,13 @@ def exit_of(code: "Code") -> Exit:
 
     if code is Code.INTERNAL:
         return Exit.INTERNAL
-    by_status = {401: Exit.DENIED, 403: Exit.DENIED, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT, 410: Exit.CONFLICT}
+    by_status = {
+        401: Exit.DENIED,
+        403: Exit.DENIED,
+        404: Exit.NOT_FOUND,
+        409: Exit.CONFLICT,
+        410: Exit.CONFLICT,
+        412: Exit.CONFLICT,
+    }
     by_status |= {429: Exit.CONFLICT, 503: Exit.STORE_AWAY}
     return by_status.get(code.status, Exit.BAD_REQUEST)

@@ -35,6 +35,7 @@ class Code(StrEnum):
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     CONFLICT = "conflict"
+    PRECONDITION_FAILED = "precondition-failed"
     WRONG_STATE = "wrong-state"
     IN_USE = "in-use"
     CLUSTER_IN_CONTACT = "cluster-in-contact"
@@ -80,6 +81,7 @@ _STATUS: dict[Code, tuple[int, str]] = {
     Code.NOT_FOUND: (404, "There is no such thing"),
     Code.METHOD_NOT_ALLOWED: (405, "This address does not take that method"),
     Code.CONFLICT: (409, "It exists already or has changed"),
+    Code.PRECONDITION_FAILED: (412, "It is not as the request expects"),
     Code.WRONG_STATE: (409, "It is not in a state for this"),
     Code.IN_USE: (409, "It is still in use"),
     Code.CLUSTER_IN_CONTACT: (409, "The cluster's agent is in contact"),

@@ -24,10 +24,10 @@ from trainmaster_dispatcher.api import (
     bursts,
     clusters,
     datasets,
+    docs_pages,
     jobs,
     openapi,
     prices,
-    reference_page,
     simulations,
     tenants,
     webhooks,
@@ -84,6 +84,7 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
         version=__version__,
         summary="Multi-cluster dispatcher for AI and batch jobs",
         lifespan=_lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # A redirect would be made of the Host header, which the caller chooses.
@@ -100,7 +101,12 @@ def make_routes(settings: Settings, audience: Audience = Audience.ALL) -> FastAP
                 app.include_router(router, dependencies=[Depends(openapi.known_parameters)] * (other is Audience.USERS))
         else:
             app.mount(prefix, _for_others(audience, other))
-    app.add_api_route("/docs", _reference, include_in_schema=False)
+    for other, (prefix, _) in _ROUTERS.items():
+        if audience.includes(other):
+            app.add_api_route(docs_pages.DOCUMENTS[other], _document_of(other, prefix), include_in_schema=False)
+    app.add_api_route("/docs", _swagger, include_in_schema=False)
+    app.add_api_route("/docs/files/{name}", docs_pages.file, include_in_schema=False)
+    app.add_api_route("/redoc", _redoc, include_in_schema=False)
     app.add_api_route("/healthz", _alive, include_in_schema=False)
     app.add_api_route("/readyz", _ready, include_in_schema=False)
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
@@ -223,10 +229,22 @@ async def _ready(request: Request) -> Response:
     return Response(orjson.dumps({"status": "ready", "postgres": "ok", "redis": soft}), media_type="application/json")
 
 
-async def _reference(request: Request) -> Response:
-    """The API reference for people."""
-    headers = {"Content-Security-Policy": reference_page.POLICY, "X-Content-Type-Options": "nosniff"}
-    return Response(reference_page.render(request.app.openapi()), media_type="text/html", headers=headers)
+def _document_of(audience: Audience, prefix: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers with the OpenAPI document of the calls of an audience."""
+
+    async def answer(request: Request) -> Response:
+        made = openapi.part_of(request.app, prefix, f"Trainmaster for {audience}")
+        return Response(orjson.dumps(made), media_type="application/json")
+
+    return answer
+
+
+async def _swagger(request: Request) -> Response:
+    return docs_pages.swagger(request.app.state.audience)
+
+
+async def _redoc(request: Request) -> Response:
+    return docs_pages.redoc(request.app.state.audience)
 
 
 def _metrics() -> Response:

@@ -14,9 +14,10 @@ from trainmaster.protocol.tenants import (
     RotateSpec,
     StopQuarantinedSpec,
 )
-from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer, note, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.context import Admin, App, State, answer, note, once, once_in_parts, read_model
+from trainmaster_dispatcher.api.declared import DeclaredKind, same_name
 from trainmaster_dispatcher.api.openapi import contract
-from trainmaster_dispatcher.api.tenants import change, named, refuse_idempotency_key, same_name
+from trainmaster_dispatcher.api.tenants import refuse_idempotency_key
 from trainmaster_dispatcher.services import auditing, clusters, job_queries, recovery, tenants
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -24,27 +25,25 @@ from trainmaster_dispatcher.store.keys import Caller
 router = APIRouter(prefix="/v1", tags=["clusters"])
 
 
-@router.get("/clusters", **contract(gives=answers.ClusterList))
-async def list_clusters(state: App, caller: Person) -> Response:
-    """Clusters that the caller's jobs may go to, with their contact and capacity."""
+async def _clusters(state: State, caller: Caller) -> list[dict[str, Any]]:
     async with state.stores.database.transaction() as tx:
-        return answer({"clusters": await job_queries.list_clusters(tx, caller)})
+        return await job_queries.list_clusters(tx, caller)
 
 
-@router.get("/clusters/{name}", **contract(gives=answers.ClusterView))
-async def show_cluster(name: str, state: App, caller: Person) -> Response:
-    """One cluster."""
-    async with state.stores.database.transaction() as tx:
-        return named(await job_queries.list_clusters(tx, caller), name, "cluster")
-
-
-@router.put("/clusters/{name}", **contract(takes=ClusterSpec, gives=ClusterSpec))
-async def put_cluster(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Declare or change a cluster."""
-    spec = read_model(ClusterSpec, await request.body())
-    same_name(spec.name, name, "cluster")
-    await change(state, caller, "put cluster", name, lambda tx: tenants.put_cluster(tx, spec))
-    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
+DeclaredKind(
+    name="cluster",
+    address="/clusters",
+    listed="clusters",
+    list_view=answers.ClusterList,
+    spec=ClusterSpec,
+    view=answers.ClusterView,
+    every=_clusters,
+    put=tenants.put_cluster,
+    delete=None,
+    lists="Clusters that the caller's jobs may go to, with their contact and capacity.",
+    shows="One cluster.",
+    puts="Declare or change a cluster.",
+).add_routes(router)
 
 
 @router.delete("/clusters/{name}", **contract(status=204))

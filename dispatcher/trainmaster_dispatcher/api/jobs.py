@@ -324,7 +324,8 @@ async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> As
             if job is None or (JobState(job.state).is_terminal and seq >= job.version):
                 yield b"event: end\ndata: %s\n\n" % (job.state.encode() if job else b"gone")
                 return
-            if len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
+            # Nothing is read for a comment: hundreds of idle streams would cost as many reads every few seconds.
+            while len(rows) < _MOST_EVENTS and not await wait_set(changed, _COMMENT_SECONDS * random.uniform(0.5, 1)):
                 yield b": still here\n\n"
     yield b": the API key was revoked or has expired\n\n"
 

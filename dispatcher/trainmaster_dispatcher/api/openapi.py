@@ -145,6 +145,38 @@ def document(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema or {}
 
 
+def part_of(app: FastAPI, prefix: str, title: str) -> dict[str, Any]:
+    """Return the document of the calls whose addresses begin with ``prefix``, with the schemas that these need and no others."""
+    whole = document(app)
+    paths = {path: methods for path, methods in whole["paths"].items() if path.startswith(prefix)}
+    schemas = whole["components"]["schemas"]
+    needed: dict[str, Any] = {}
+    todo = list(_references(paths))
+    while todo:
+        name = todo.pop()
+        if name not in needed:
+            needed[name] = schemas[name]
+            todo += _references(schemas[name])
+    kept = {name: one for name, one in schemas.items() if name in needed}
+    return whole | {
+        "info": whole["info"] | {"title": title},
+        "paths": paths,
+        "components": whole["components"] | {"schemas": kept},
+    }
+
+
+def _references(value: Any) -> Iterator[str]:
+    """The names of the schemas that a part of the document refers to."""
+    if isinstance(value, dict):
+        if isinstance(ref := value.get("$ref"), str):
+            yield ref.rpartition("/")[2]
+        for one in value.values():
+            yield from _references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)
+
+
 def methods_at(app: FastAPI, path: str) -> list[str]:
     """Return the methods that are allowed at a path, empty where the document has none: several routes may have the same path."""
     there = {

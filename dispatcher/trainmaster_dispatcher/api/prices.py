@@ -1,19 +1,20 @@
 """Routes of price books, and of what was done and used."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, AwareDatetime
 
 from trainmaster.protocol import answers
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.usage import Per, UsageAnswer, check_dimension
 from trainmaster.protocol.workload import Workload
-from trainmaster_dispatcher.api.context import Admin, App, Person, answer, read_model
+from trainmaster_dispatcher.api.context import Admin, App, Person, State, answer
+from trainmaster_dispatcher.api.declared import DeclaredKind
 from trainmaster_dispatcher.api.openapi import contract
-from trainmaster_dispatcher.api.tenants import change, named, same_name
 from trainmaster_dispatcher.services import pricing, usage_report, workload_export
+from trainmaster_dispatcher.store.keys import Caller
 
 router = APIRouter(prefix="/v1", tags=["prices"])
 
@@ -21,34 +22,26 @@ _MOST_DIMENSIONS = 6
 Dimension = Annotated[str, AfterValidator(check_dimension)]
 
 
-@router.get("/price-books", **contract(gives=answers.PriceBookList))
-async def list_price_books(state: App, caller: Person) -> Response:
-    """Price books of the clusters that the caller's jobs may go to; for admins, all."""
+async def _books(state: State, caller: Caller) -> list[dict[str, Any]]:
     async with state.stores.database.transaction() as tx:
-        return answer({"priceBooks": await pricing.list_books(tx, caller)})
+        return await pricing.list_books(tx, caller)
 
 
-@router.get("/price-books/{name}", **contract(gives=PriceBookSpec))
-async def show_price_book(name: str, state: App, caller: Person) -> Response:
-    """One price book."""
-    async with state.stores.database.transaction() as tx:
-        return named(await pricing.list_books(tx, caller), name, "price book")
-
-
-@router.put("/price-books/{name}", **contract(takes=PriceBookSpec, gives=PriceBookSpec))
-async def put_price_book(name: str, request: Request, state: App, caller: Admin) -> Response:
-    """Make or change a price book; clusters that name it charge the new prices from now on."""
-    spec = read_model(PriceBookSpec, await request.body())
-    same_name(spec.name, name, "price book")
-    await change(state, caller, "put price book", name, lambda tx: pricing.put_book(tx, spec))
-    return answer(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-
-@router.delete("/price-books/{name}", **contract(status=204))
-async def delete_price_book(name: str, state: App, caller: Admin) -> Response:
-    """Remove a price book that no cluster names."""
-    await change(state, caller, "delete price book", name, lambda tx: pricing.delete_book(tx, name))
-    return Response(status_code=204)
+DeclaredKind(
+    name="price book",
+    address="/price-books",
+    listed="priceBooks",
+    list_view=answers.PriceBookList,
+    spec=PriceBookSpec,
+    view=PriceBookSpec,
+    every=_books,
+    put=pricing.put_book,
+    delete=pricing.delete_book,
+    lists="Price books of the clusters that the caller's jobs may go to; for admins, all.",
+    shows="One price book.",
+    puts="Make or change a price book; clusters that name it charge the new prices from now on.",
+    deletes="Remove a price book that no cluster names.",
+).add_routes(router)
 
 
 @router.get("/workload", **contract(gives=Workload))

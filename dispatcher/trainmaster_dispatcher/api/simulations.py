@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 from trainmaster.protocol import answers
 from trainmaster.protocol.simulations import SimulationSpec, SimulationView
 from trainmaster_dispatcher.api.context import Admin, App, answer, once, read_model
+from trainmaster_dispatcher.api.declared import change
 from trainmaster_dispatcher.api.openapi import contract
-from trainmaster_dispatcher.api.tenants import change
 from trainmaster_dispatcher.services import simulations
 from trainmaster_dispatcher.store.database import Transaction
 

@@ -337,3 +337,8 @@ async def retire_cluster(tx: Transaction, row_id: int) -> None:
 async def delete_cluster(tx: Transaction, row_id: int) -> None:
     await tx.run("DELETE FROM clusters WHERE id = :id", id=row_id)
     await note_change(tx, "cluster", row_id)
+
+
+async def lock_declared(tx: Transaction, name: str) -> None:
+    """Wait until no other transaction changes the declared object of this kind and name; hold it until this one ends."""
+    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))", name=name)

@@ -1,4 +1,4 @@
-"""Burst: sending a job to a public cluster because private ones cannot start it soon enough, under a policy.
+"""BurstStart: sending a job to a public cluster because private ones cannot start it soon enough, under a policy.
 
 A queue with a policy, its own or of a queue above, reaches public clusters by its policies alone. A class of jobs that cannot start
 on the clusters of its queue, also not by ending others, is asked for by one policy after the other, those of the nearest queue
@@ -57,7 +57,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class BurstStart:
     """A job that goes by a policy."""
 
     option: Option
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
     key: ClassKey
     job: WaitingJob
     policy: BurstPolicy
-    outcome: Burst | Refusal
+    outcome: BurstStart | Refusal
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Bursts:
     def _view(self) -> SchedulerState:
         return self.cycle.rooms.view
 
-    def attempt(self, first: First) -> Burst | Refusal | None:
+    def attempt(self, first: First) -> BurstStart | Refusal | None:
         """Whether it goes to a public cluster now. None where no policy is for its queue."""
         nearest: Refusal | None = None
         is_own = False
@@ -136,7 +136,7 @@ class Bursts:
             except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
                 outcome = self._note(policy, error)
             self.asked.append(Asked(first.key, first.job, policy, outcome))
-            if isinstance(outcome, Burst):
+            if isinstance(outcome, BurstStart):
                 return outcome
             if nearest is None or outcome.at < nearest.at:
                 nearest = outcome
@@ -151,7 +151,7 @@ class Bursts:
         told = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
         return Refusal(policy.name, None, told)
 
-    def note_start(self, job: WaitingJob, burst: Burst) -> None:
+    def note_start(self, job: WaitingJob, burst: BurstStart) -> None:
         """It starts in this cycle."""
         granted, option = burst.granted, burst.option
         run = granted.run(self.cycle.now)
@@ -159,7 +159,7 @@ class Bursts:
         nodes = nodes_of(self._view, option.cluster, needs_of(self._view, job.shape_id, option))
         self._granted.append((granted.policy_id, nodes, option.size.needs))
 
-    def _ask(self, policy: BurstPolicy, first: First) -> Burst | Refusal:
+    def _ask(self, policy: BurstPolicy, first: First) -> BurstStart | Refusal:
         limit = self._limit(policy, first.key, first.queue)
         if isinstance(limit, Refusal):
             return limit
@@ -287,7 +287,7 @@ class Bursts:
 
     # Where
 
-    def _where(self, policy: BurstPolicy, first: First, limit: float) -> Burst | Refusal:
+    def _where(self, policy: BurstPolicy, first: First, limit: float) -> BurstStart | Refusal:
         rooms, key, queue = self.cycle.rooms, first.key, first.queue
         entitled = self.cycle.windows.entitled(queue.id)
         access = self._view.access_of(queue, by_policy=True)
@@ -322,7 +322,7 @@ class Bursts:
             best = self._choose(policy, found)
             granted = Granted(policy.id, policy.name, policy.revision, found[best][1], binding(policy, found[best][0]))
             option = found[best][0]
-            return Burst(option, tuple(one for one, _ in found if one is not option), granted)
+            return BurstStart(option, tuple(one for one, _ in found if one is not option), granted)
         if worst is not None:
             return worst._replace(verdicts=tuple(verdicts), is_own=is_own)
         if not verdicts:

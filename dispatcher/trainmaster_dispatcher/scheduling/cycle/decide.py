@@ -6,12 +6,12 @@ turn of its class, or closes the object that is to blame, and the others are dec
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import Order, QueueState
 from trainmaster_dispatcher.scheduling.cycle import explain, faults
-from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Burst, Bursts, First, Refusal
+from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Bursts, BurstStart, First, Refusal
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
     MOST_LACKING,
     MOST_TOLD,
@@ -28,6 +28,14 @@ from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
 from trainmaster_dispatcher.scheduling.cycle.elastic import grow
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine, QuotaRefusal
 from trainmaster_dispatcher.scheduling.cycle.faults import TurnError
+from trainmaster_dispatcher.scheduling.cycle.outcomes import (
+    HoldJob,
+    MakeRoom,
+    Outcome,
+    StartAfterEviction,
+    Wait,
+    after_eviction,
+)
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, may_repeat
 from trainmaster_dispatcher.scheduling.preemption.victims import PreemptionPlan, VictimSearch
 from trainmaster_dispatcher.scheduling.quotas.fair_share import LONGEST_ROW, FairShareQueue
@@ -45,12 +53,6 @@ MOST_STARTS = 2000
 
 
 _ALWAYS_SHOWN = ("kind", "packing", "money")
-
-
-class _Alone(NamedTuple):
-    """Why one job of a class does not start, while others of it may."""
-
-    reason: Reason
 
 
 def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: list[Asked] | None = None) -> Plan:
@@ -130,7 +132,7 @@ def _decide(
             break
         key, job_id = turn
         queue = view.queues[key.queue_id]
-        outcome: Choice | PreemptionPlan | Burst | _Alone | Reason | str | None = None
+        outcome: Outcome | None = None
         try:
             is_blocked = _passer(cycle, key, queue, plan)
             if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
@@ -138,7 +140,7 @@ def _decide(
             job = view.jobs[job_id]
             waits = held.get(key) if held else None
             is_held = waits is not None and waits.until > now
-            outcome = waits.reason if waits and is_held else _attempt(cycle, bursts, job, key, queue)
+            outcome = Wait(waits.reason) if waits and is_held else _attempt(cycle, bursts, job, key, queue)
             _carry_out(cycle, bursts, turns, plan, job, key, queue, outcome, most_starts - len(plan.starts) - 1)
             if waits is not None and not is_held:
                 del held[key]
@@ -165,48 +167,48 @@ def _carry_out(
     job: WaitingJob,
     key: ClassKey,
     queue: Queue,
-    outcome: Choice | PreemptionPlan | Burst | _Alone | Reason | str,
+    outcome: Outcome,
     most_more: int,
 ) -> None:
     """Enter the outcome of a class's turn in the plan, and count what it takes. ``most_more``: starts beside it that still fit in."""
     view = cycle.rooms.view
-    if isinstance(outcome, Choice):
-        best = outcome.best
-        _take(cycle, job, best, _limit_of(view, job))
-        plan.starts.append(_start(job, best, outcome.top, outcome.verdicts))
-        _start_alike(cycle, turns, plan, key, most_more)
-    elif isinstance(outcome, Burst):
-        _go_by_policy(cycle, bursts, plan, job, outcome)
-        turns.done(key)
-    elif isinstance(outcome, PreemptionPlan) and not outcome.at_once:
-        cycle.evictions.take(outcome)
-        # What they give back is this job's: nobody behind it may use the quota up before it starts.
-        cycle.ledger.add(queue.id, outcome.charge)
-        plan.stops += _evictions(view, job, queue, outcome)
-        plan.reasons[key] = explain.makes_room()
-        turns.block(key)
-    elif isinstance(outcome, PreemptionPlan):
-        cycle.evictions.take(outcome)
-        cycle.ledger.add(queue.id, outcome.charge)
-        _note_start(cycle, job, outcome.cluster_id, outcome.fitted, _limit_of(view, job))
-        cycle.rooms.replace(outcome.cluster_id, cycle.evictions.room(outcome.cluster_id))
-        plan.starts.append(_start_after(view, job, queue, outcome))
-        turns.done(key)
-    elif isinstance(outcome, str):
-        plan.holds.append(Hold(job, outcome))
-        turns.done(key)
-    else:
-        _leave(turns, plan, queue, job, key, outcome)
+    match outcome:
+        case Choice(best, top, verdicts):
+            _take(cycle, job, best, _limit_of(view, job))
+            plan.starts.append(_start(job, best, top, verdicts))
+            _start_alike(cycle, turns, plan, key, most_more)
+        case BurstStart():
+            _go_by_policy(cycle, bursts, plan, job, outcome)
+            turns.done(key)
+        case MakeRoom(preemption):
+            cycle.evictions.take(preemption)
+            # What they give back is this job's: nobody behind it may use the quota up before it starts.
+            cycle.ledger.add(queue.id, preemption.charge)
+            plan.stops += _evictions(view, job, queue, preemption)
+            plan.reasons[key] = explain.makes_room()
+            turns.block(key)
+        case StartAfterEviction(preemption):
+            cycle.evictions.take(preemption)
+            cycle.ledger.add(queue.id, preemption.charge)
+            _note_start(cycle, job, preemption.cluster_id, preemption.fitted, _limit_of(view, job))
+            cycle.rooms.replace(preemption.cluster_id, cycle.evictions.room(preemption.cluster_id))
+            plan.starts.append(_start_after(view, job, queue, preemption))
+            turns.done(key)
+        case HoldJob(message):
+            plan.holds.append(Hold(job, message))
+            turns.done(key)
+        case Wait():
+            _leave(turns, plan, queue, job, key, outcome)
+        case _:
+            assert_never(outcome)
 
 
-def _leave(
-    turns: FairShareQueue, plan: Plan, queue: Queue, job: WaitingJob, key: ClassKey, why: Reason | _Alone
-) -> None:
-    """A job is left waiting, and with it those alike; in a queue that keeps its order, all others too."""
-    reason = plan.reasons[key] = why if isinstance(why, Reason) else why.reason
+def _leave(turns: FairShareQueue, plan: Plan, queue: Queue, job: WaitingJob, key: ClassKey, wait: Wait) -> None:
+    """Leave a job waiting, and with it the equivalent ones; in a queue that keeps its order, all others too."""
+    reason = plan.reasons[key] = wait.reason
     if queue.order is Order.STRICT and reason.tier in (Tier.QUOTA, Tier.CAPACITY) and not reason.for_ever:
         plan.reasons |= dict.fromkeys(turns.close(key), explain.behind(queue, job))
-    elif isinstance(why, _Alone):
+    elif wait.only_it:
         turns.done(key)
     else:
         turns.block(key)
@@ -418,28 +420,26 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> Prepared:
     return known
 
 
-def _attempt(
-    cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue
-) -> Choice | PreemptionPlan | Burst | _Alone | Reason | str:
-    """Where the first job of a class starts, or why it does not; as a text, why it has to be held."""
+def _attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue) -> Outcome:
+    """Return what comes of the first job of a class."""
     view, ledger = cycle.rooms.view, cycle.ledger
     prepared = _prepare(cycle, key, queue)
     if prepared.stops is not None:
-        return prepared.stops
+        return Wait(prepared.stops)
     if fault := view.classes[key.class_id].fault:
-        return explain.unusable(fault)
+        return Wait(explain.unusable(fault))
     allowed = prepared.sizes
     obstacle = ledger.obstacle(queue.id, allowed[-1].charge)
     if obstacle is not None:
         is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
         exchange = _exchange(cycle, key, queue, allowed, None, for_quota=is_limit)
         if exchange is not None:
-            return exchange
+            return after_eviction(exchange)
         reason = explain.over_quota(obstacle)
         if is_limit and not ledger.tree.keepers:
             usage = ledger.usage_under_limits(queue.id)
             cycle.quota_refusals[key] = QuotaRefusal(view.queue_revision, usage, reason)
-        return reason
+        return Wait(reason)
     if len(allowed) > 1:
         allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
     entitled = cycle.windows.entitled(queue.id)
@@ -450,8 +450,11 @@ def _attempt(
     if alike in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
         reason, full = cycle.blocked[alike]
-        early = _exchange(cycle, key, queue, allowed, full) or _grown(cycle, alike, queue, allowed).choice
-        return early or _told(reason, bursts.attempt(First(job, key, queue, allowed, full)))
+        exchange = _exchange(cycle, key, queue, allowed, full)
+        if exchange is not None:
+            return after_eviction(exchange)
+        grown = _grown(cycle, alike, queue, allowed).choice
+        return grown or _told(reason, bursts.attempt(First(job, key, queue, allowed, full)))
     look = look_at_best(cycle, alike, allowed)
     if isinstance(look, Choice):
         return look
@@ -474,8 +477,8 @@ def _lacking(
     alike: SchedulingKey,
     allowed: list[Size],
     look: Look,
-) -> Choice | PreemptionPlan | Burst | _Alone | Reason | str:
-    """What becomes of a job that fits nowhere now: others end for it, a policy lets it go, or it waits."""
+) -> Outcome:
+    """Return what becomes of a job that fits nowhere now: others end for it, a policy lets it go, or it waits."""
     view = cycle.rooms.view
     is_returned = bool(alike.avoided) and not look.over and _returned_everywhere(look.verdicts)
     exchange = None
@@ -484,17 +487,17 @@ def _lacking(
             cycle, key, queue, allowed, look
         )
     if exchange is not None:
-        return exchange
+        return after_eviction(exchange)
     growth = _grown(cycle, alike, queue, allowed)
     if growth.choice is not None:
         return growth.choice
     burst = bursts.attempt(First(job, key, queue, allowed, look.full))
-    if isinstance(burst, Burst):
+    if isinstance(burst, BurstStart):
         return burst
     if is_returned:
         all_told = look.verdicts if burst is None else [*look.verdicts, *burst.verdicts]
         if (burst is None or burst.token is None) and _returned_everywhere(all_told):
-            return _all_returned(all_told)
+            return HoldJob(_all_returned(all_told))
     longest = view.classes[key.class_id].longest_wait
     reservation = cycle.reservations.reserve(
         job.id,
@@ -537,16 +540,16 @@ def _grown(cycle: CycleContext, alike: SchedulingKey, queue: Queue, sizes: list[
     return _Growth(None, found)
 
 
-def _told(reason: Reason, burst: Burst | Refusal | None) -> Burst | _Alone | Reason:
-    """Why a job waits, and why it does not go to a public cluster; or that it does."""
+def _told(reason: Reason, burst: BurstStart | Refusal | None) -> BurstStart | Wait:
+    """Return why a job waits, and why it does not go to a public cluster; or that it does."""
     if burst is None:
-        return reason
-    if isinstance(burst, Burst):
+        return Wait(reason)
+    if isinstance(burst, BurstStart):
         return burst
     # What can run nowhere, and would never go by a policy, is told as such, and no queue waits for it.
     token = None if burst.is_for_ever and reason.tier is Tier.CANNOT_RUN else burst.token
     told = explain.refused(reason, burst.policy, token, burst.sentence, burst.verdicts)
-    return _Alone(told) if burst.is_own else told
+    return Wait(told, only_it=burst.is_own)
 
 
 def _exchange_for_narrowed(
@@ -678,13 +681,13 @@ def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collectio
     )
 
 
-def _go_by_policy(cycle: CycleContext, bursts: Bursts, plan: Plan, job: WaitingJob, burst: Burst) -> None:
+def _go_by_policy(cycle: CycleContext, bursts: Bursts, plan: Plan, job: WaitingJob, burst: BurstStart) -> None:
     _take(cycle, job, burst.option, burst.granted.bounds.total)
     plan.starts.append(_start_by_policy(job, burst, cycle.now))
     bursts.note_start(job, burst)
 
 
-def _start_by_policy(job: WaitingJob, burst: Burst, now: float) -> Start:
+def _start_by_policy(job: WaitingJob, burst: BurstStart, now: float) -> Start:
     option, granted = burst.option, burst.granted
     table = _table([option, *burst.others][:MOST_TOLD])
     waited = explain.span(max(0.0, now - job.submitted_at))

@@ -12,7 +12,7 @@ from trainmaster.protocol.quantities import Resources, format_quantity
 from trainmaster_dispatcher.domain.budgets import Commitment
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Burst, fullness, held_by, standings_of
+from trainmaster_dispatcher.scheduling.cycle.burst import Asked, BurstStart, fullness, held_by, standings_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
@@ -38,7 +38,7 @@ def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Prev
     by_row: dict[tuple[object, ...], list[Asked]] = {}
     gone: dict[object, int] = {}
     for one in asked:
-        if isinstance(one.outcome, Burst):
+        if isinstance(one.outcome, BurstStart):
             by_row.setdefault((one.key, one.policy.id, one.outcome.option.cluster.id), []).append(one)
             gone[one.key] = gone.get(one.key, 0) + 1
         else:
@@ -47,7 +47,7 @@ def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Prev
     for row in by_row.values():
         first = row[0]
         waiting = len(view.waiting.get(first.key.queue_id, {}).get(first.key, ()))
-        many = len(row) if isinstance(first.outcome, Burst) else max(1, waiting - gone.get(first.key, 0))
+        many = len(row) if isinstance(first.outcome, BurstStart) else max(1, waiting - gone.get(first.key, 0))
         out.append(_preview(view, now, first, many))
     return out
 
@@ -61,7 +61,7 @@ def _preview(view: SchedulerState, now: float, one: Asked, many: int) -> Preview
         "waited_seconds": round(max(0.0, now - job.submitted_at), 3),
         "policy": one.policy.name,
     }
-    if isinstance(outcome, Burst):
+    if isinstance(outcome, BurstStart):
         bounds, option = outcome.granted.bounds, outcome.option
         most = Commitment(bounds.rate, 0, ceil(bounds.total * MICROS)).total
         return Preview(

@@ -1,0 +1,125 @@
+"""ETag, If-Match and If-None-Match of declared objects: nobody overwrites what somebody else has changed meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.conftest import Service
+from tests.integration.test_authorization import make_key
+
+OBJECTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "queue": ("/v1/queues/team", {"path": "team"}, {"path": "team", "weight": 3}),
+    "priority class": (
+        "/v1/priority-classes/vip",
+        {"name": "vip", "value": 500},
+        {"name": "vip", "value": 600},
+    ),
+    "cluster": (
+        "/v1/clusters/west",
+        {"name": "west", "clusterKind": "private"},
+        {"name": "west", "clusterKind": "private", "labels": {"region": "eu"}},
+    ),
+    "reservation": (
+        "/v1/reservations/night",
+        {
+            "name": "night",
+            "queue": "default",
+            "nodes": 1,
+            "start": "2030-01-01T00:00:00Z",
+            "end": "2030-01-02T00:00:00Z",
+        },
+        {
+            "name": "night",
+            "queue": "default",
+            "nodes": 2,
+            "start": "2030-01-01T00:00:00Z",
+            "end": "2030-01-02T00:00:00Z",
+        },
+    ),
+    "dataset": ("/v1/datasets/text", {"name": "text", "size": "1Gi"}, {"name": "text", "size": "2Gi"}),
+    "price book": (
+        "/v1/price-books/cheap",
+        {"name": "cheap"},
+        {"name": "cheap", "description": "since May"},
+    ),
+    "burst policy": (
+        "/v1/burst-policies/over",
+        {"name": "over", "queues": ["default"], "budget": {"day": 10}},
+        {"name": "over", "queues": ["default"], "budget": {"day": 10}, "paused": True},
+    ),
+}
+
+
+@pytest.mark.parametrize(("address", "first", "second"), OBJECTS.values(), ids=OBJECTS)
+async def test_a_change_that_expects_what_is_not_there_any_more_changes_nothing(
+    service: Service, address: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    http = service.http
+    missing = await http.put(address, json=first, headers={"If-Match": "*"})
+    assert (missing.status_code, missing.json()["code"]) == (412, "precondition-failed")
+    assert (await http.get(address)).status_code == 404
+    made = await http.put(address, json=first, headers={"If-None-Match": "*"})
+    assert made.status_code == 200, made.text
+    etag = made.headers["etag"]
+    assert (await http.get(address)).headers["etag"] == etag
+    assert (await http.head(address)).headers["etag"] == etag
+    again = await http.put(address, json=second, headers={"If-None-Match": "*"})
+    assert again.status_code == 412
+    changed = await http.put(address, json=second, headers={"If-Match": f'"0000000000000000", {etag}'})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+    late = await http.put(address, json=first, headers={"If-Match": etag})
+    assert late.status_code == 412
+    assert changed.headers["etag"] in late.json()["detail"]
+    assert (await http.get(address)).headers["etag"] == changed.headers["etag"]
+    same = await http.put(address, json=second)
+    assert same.headers["etag"] == changed.headers["etag"], "what did not change keeps its ETag"
+    if "cluster" not in address:
+        assert (await http.delete(address, headers={"If-Match": etag})).status_code == 412
+        assert (await http.delete(address, headers={"If-Match": changed.headers["etag"]})).status_code == 204
+
+
+async def test_of_changes_at_the_same_time_that_expect_the_same_one_is_done(service: Service) -> None:
+    made = await service.http.put("/v1/queues/team", json={"path": "team"})
+
+    async def change(weight: int) -> int:
+        spec = {"path": "team", "weight": weight}
+        answer = await service.http.put("/v1/queues/team", json=spec, headers={"If-Match": made.headers["etag"]})
+        return answer.status_code
+
+    statuses = await asyncio.gather(*[change(weight) for weight in range(2, 10)])
+    assert sorted(statuses) == [200] + [412] * 7
+
+
+async def test_jobs_of_a_queue_do_not_change_its_etag(service: Service) -> None:
+    before = (await service.http.get("/v1/queues/default")).headers["etag"]
+    await service.submit(cpu="64")
+    assert (await service.http.get("/v1/queues/default")).headers["etag"] == before
+
+
+@pytest.mark.parametrize("text", ["abc", '"abc', "", 'x"abc"', '"a" "b"x', '"' + "a" * 2000 + '"'])
+async def test_a_condition_that_is_none_is_refused(service: Service, text: str) -> None:
+    answer = await service.http.put("/v1/queues/team", json={"path": "team"}, headers={"If-Match": text})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameter")
+    assert "If-Match" in answer.json()["detail"]
+    assert (await service.http.get("/v1/queues/team")).status_code == 404
+
+
+async def test_a_weak_etag_matches_nothing(service: Service) -> None:
+    made = await service.http.put("/v1/queues/team", json={"path": "team"})
+    weak = await service.http.put(
+        "/v1/queues/team", json={"path": "team"}, headers={"If-Match": f"W/{made.headers['etag']}"}
+    )
+    assert weak.status_code == 412
+
+
+async def test_a_user_may_read_a_priority_class_and_not_change_it(service: Service) -> None:
+    secret = await make_key(service, "user", queues=["default"])
+    headers = {"Authorization": f"Bearer {secret}"}
+    shown = await service.http.get("/v1/priority-classes/normal", headers=headers)
+    assert shown.status_code == 200
+    answer = await service.http.put(
+        "/v1/priority-classes/normal", json=shown.json(), headers=headers | {"If-Match": shown.headers["etag"]}
+    )
+    assert answer.status_code == 403
