@@ -181,13 +181,13 @@ class Leader:
     _waiting: Counter[ClassKey] = field(init=False)
 
     def __post_init__(self) -> None:
-        view = self.world.view
+        view = self.world.state
         self._follower = Follower(engine=self.world.engine)
         self._waiting = Counter(view.class_of(job_id) for job_id in view.jobs)
 
     def cycle(self, changes: Changes) -> Plan:
         """One cycle a second after the one before."""
-        view = self.world.view
+        view = self.world.state
         self._now += 1.0
         # Those told to give way have gone by now.
         changes.ended += sorted(self._ending)
@@ -216,7 +216,7 @@ class Leader:
 
     def _count(self, plan: Plan) -> set[int]:
         """Note what a plan covers; the jobs whose runs end by it."""
-        decided = [self.world.view.class_of(job.id) for job in plan.jobs]
+        decided = [self.world.state.class_of(job.id) for job in plan.jobs]
         self._waiting.subtract(decided)
         ending = {one.job_id for one in plan.stops}.union(one.job_id for start in plan.starts for one in start.evicts)
         self.evicted += len(ending)
@@ -273,21 +273,21 @@ def built(make_world: Callable[[Size], World], size: Size) -> tuple[Leader, dict
     world = make_world(size)
     seconds = time.perf_counter() - began
     figures = {
-        "queued": len(world.view.jobs),
-        "live_runs": len(world.view.runs),
+        "queued": len(world.state.jobs),
+        "live_runs": len(world.state.runs),
         "build_seconds": round(seconds, 2),
         "rss_before_bytes": before,
         "rss_built_bytes": rss_bytes(),
     }
     leader = Leader(world)
-    return leader, figures | {"classes": len({world.view.class_of(job_id) for job_id in world.view.jobs})}
+    return leader, figures | {"classes": len({world.state.class_of(job_id) for job_id in world.state.jobs})}
 
 
 def run_world(name: str, scale: float, seconds: float, profile: bool) -> dict[str, Any]:
     """One case, in the process that this is called in."""
     case = WORLDS[name]
     leader, figures = built(case.world, case.size.scaled(scale))
-    news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.view.clusters) // 10)
+    news = partial(leader.world.happens, NOW, submits=_CHANGES, reports=len(leader.world.state.clusters) // 10)
     with profiled(profile):
         if case.stirred:
             leader.go_on(seconds, news, until_settled=False, most=_STIRRED)
@@ -419,7 +419,7 @@ async def cold_start(url: str) -> dict[str, Any]:
     decided = time.perf_counter()
     await stores.close()
     return {
-        "queued": len(follower.view.jobs),
+        "queued": len(follower.state.jobs),
         "cold_start_seconds": round(loaded - began, 2),
         "look_without_news_seconds": round(looked - loaded, 4),
         "first_decide_seconds": round(decided - looked, 3),

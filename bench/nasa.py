@@ -49,26 +49,26 @@ class Replay:
         nodes = NodeGroup(name="nodes", count=processors, free={"cpu": 1000})
         report = CapacityReport(groups=(nodes,), runtime="simulated", scheduler="simulated")
         self.engine = Engine()
-        self.view = self.engine.state
-        self.view.put_queue(Queue(_ONE, "main", None, order=order))
-        self.view.put_class(PriorityClass(_ONE, "normal", 0))
-        self.view.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
-        self.view.lease_until[_ONE] = math.inf
+        self.state = self.engine.state
+        self.state.put_queue(Queue(_ONE, "main", None, order=order))
+        self.state.put_class(PriorityClass(_ONE, "normal", 0))
+        self.state.put_cluster(Cluster(_ONE, "machine", ClusterKind.PRIVATE, report=report))
+        self.state.lease_until[_ONE] = math.inf
         self._shapes: dict[tuple[int, float], int] = {}
 
     def submit(self, job: Job) -> None:
         shape_id = self._shape(job.processors, job.run)
-        self.view.put_waiting(
+        self.state.put_waiting(
             WaitingJob(job.number, 1, f"job-{job.number}", _ONE, _ONE, shape_id, 0, submitted_at=job.submit, attempt=1)
         )
 
     def end(self, number: int) -> None:
-        self.view.drop_job(number)
+        self.state.drop_job(number)
 
     def start(self, now: float) -> list[int]:
         """Start all that the engine lets start now; the numbers of these jobs."""
         started: list[int] = []
-        while self.view.jobs:
+        while self.state.jobs:
             plan = decide(self.engine, now)
             self.engine.carry_over(plan)
             if plan.holds:
@@ -76,7 +76,7 @@ class Replay:
             if not plan.starts:
                 break
             for start in plan.starts:
-                self.view.put_run(start.run(now))
+                self.state.put_run(start.run(now))
                 started.append(start.job.id)
         return started
 
@@ -85,7 +85,7 @@ class Replay:
         if key not in self._shapes:
             self._shapes[key] = len(self._shapes) + 1
             role = RoleShape("main", processors, processors, {"cpu": 1000})
-            self.view.put_shape(self._shapes[key], Shape((role,), processors, time_limit_seconds=limit))
+            self.state.put_shape(self._shapes[key], Shape((role,), processors, time_limit_seconds=limit))
         return self._shapes[key]
 
 

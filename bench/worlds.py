@@ -152,7 +152,7 @@ class World:
 
     def __init__(self, kinds: Sequence[Kind], weights: Sequence[float], chance: random.Random) -> None:
         self.engine = Engine()
-        self.view = self.engine.state
+        self.state = self.engine.state
         self.kinds = kinds
         self.chance = chance
         self.leaves: list[int] = []
@@ -164,9 +164,9 @@ class World:
         self._next_id = 1
         self._reports = 0
         for class_id, name, value in ((LOW, "low", -100), (NORMAL, "normal", 0), (HIGH, "high", 100)):
-            self.view.put_class(PriorityClass(class_id, name, value))
+            self.state.put_class(PriorityClass(class_id, name, value))
         for number, kind in enumerate(kinds, start=1):
-            self.view.put_shape(number, kind.shape())
+            self.state.put_shape(number, kind.shape())
 
     def add_queues(self, many: int, name: str = "org", quotas: dict[Flavor, Quota] | None = None) -> list[int]:
         """So many leaves, 25 of them below one queue, each with these quotas; their keys."""
@@ -180,22 +180,22 @@ class World:
         return made
 
     def _add_queue(self, path: str, parent_id: int | None, quotas: dict[Flavor, Quota]) -> int:
-        key = len(self.view.queues) + 1
-        self.view.put_queue(Queue(key, path, parent_id, quotas=quotas))
+        key = len(self.state.queues) + 1
+        self.state.put_queue(Queue(key, path, parent_id, quotas=quotas))
         return key
 
     def add_cluster(self, groups: Iterable[NodeGroup]) -> Cluster:
-        number = len(self.view.clusters) + 1
+        number = len(self.state.clusters) + 1
         report = CapacityReport(groups=tuple(groups), runtime="simulated", scheduler="simulated")
         cluster = Cluster(number, f"c{number}", ClusterKind.PRIVATE, {"name": f"c{number}"}, report=report)
-        self.view.put_cluster(cluster)
-        self.view.lease_until[number] = NOW + 15
+        self.state.put_cluster(cluster)
+        self.state.lease_until[number] = NOW + 15
         return cluster
 
     def add_run(self, cluster: Cluster, group: str, queue_id: int, kind: int, class_id: int) -> None:
         """A live run of one member in one node group, begun within its time limit or the last hour."""
         limit = self.kinds[kind].time_limit or 3600.0
-        self.view.put_run(
+        self.state.put_run(
             LiveRun(
                 job_id=self._take_id(),
                 queue_id=queue_id,
@@ -222,18 +222,18 @@ class World:
     def submit(self, picked: Iterable[tuple[int, int]]) -> None:
         """Jobs that wait, a hundredth of a second apart."""
         for kind, queue_id in picked:
-            self.view.put_waiting(self.job(kind, queue_id, NOW - 100_000 + self._next_id / 100))
+            self.state.put_waiting(self.job(kind, queue_id, NOW - 100_000 + self._next_id / 100))
 
     def happens(self, now: float, *, ends: int = 0, submits: int = 0, reports: int = 0) -> Changes:
         """Runs that end, jobs that are submitted, and clusters that report a little more or less; nothing is put yet."""
-        ended = self.chance.sample(sorted(self.view.runs), min(ends, len(self.view.runs)))
+        ended = self.chance.sample(sorted(self.state.runs), min(ends, len(self.state.runs)))
         submitted = [self.job(kind, queue_id, now) for kind, queue_id in self.picked(submits)]
         return Changes([self._reported() for _ in range(reports)], ended, submitted)
 
     def _reported(self) -> Cluster:
         """The next cluster, whose first group has a tenth of a core more on each node than before, or less."""
-        keys = sorted(self.view.clusters)
-        cluster = self.view.clusters[keys[self._reports % len(keys)]]
+        keys = sorted(self.state.clusters)
+        cluster = self.state.clusters[keys[self._reports % len(keys)]]
         more = 100 if self._reports // len(keys) % 2 == 0 else -100
         self._reports += 1
         assert cluster.report is not None
@@ -378,7 +378,7 @@ def _fill(world: World, weights: Sequence[float]) -> None:
     """Runs of one member each, of popular kinds before others, until every cluster is full."""
     groups = [
         (cluster, group)
-        for cluster in world.view.clusters.values()
+        for cluster in world.state.clusters.values()
         for group in (cluster.report.groups if cluster.report is not None else ())
     ]
     for devices in (False, True):

@@ -203,14 +203,14 @@ async def test_a_view_that_followed_equals_one_that_was_loaded(service: Service)
             await followed.absorb(service.stores, 0.0)
             fresh = Follower()
             await fresh.absorb(service.stores, 0.0)
-            assert fresh.view.spending.hours
+            assert fresh.state.spending.hours
             return all(
-                getattr(followed.view, name) == getattr(fresh.view, name)
+                getattr(followed.state, name) == getattr(fresh.state, name)
                 for name in ("spending", "job_spent", "burst_runs", "committed", "policies", "provisioning")
             )
 
         await eventually(alike)
-    assert len(followed.view.spending.starts) == 1
+    assert len(followed.state.spending.starts) == 1
     assert second
 
 
@@ -387,5 +387,5 @@ async def test_how_long_a_pool_took_is_learnt_from_runs_that_waited_for_it(servi
     assert [row.seconds is None for row in found] == [False, True]
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
-    (learnt,) = follower.view.provisioning.values()
+    (learnt,) = follower.state.provisioning.values()
     assert (learnt.grown, learnt.failed) == (1, 1)

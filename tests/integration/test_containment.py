@@ -227,7 +227,7 @@ async def test_a_cluster_of_which_something_cannot_be_read_is_closed_and_others_
     assert await world.started() == {"a", "b"}
     assert await value(world.stores, "SELECT array_agg(DISTINCT cluster_id) FROM runs") == [2]
     assert counted(Part.CLUSTER) > before
-    fault = world.scheduler._follower.view.clusters[1].fault
+    fault = world.scheduler._follower.state.clusters[1].fault
     assert fault.startswith("cluster c cannot be used (")
     await only_c(world)
     await world.submit("c", queue="org/b")
@@ -268,7 +268,7 @@ async def test_what_cannot_be_read_of_what_admins_declare_is_left_out(world: Wor
     assert counted(part) > before
     assert [entry.name for entry in world.scheduler._follower.quarantine.entries.values()] == ["bad"]
     if part is Part.BURST_POLICY:
-        (policy,) = world.scheduler._follower.view.policies.values()
+        (policy,) = world.scheduler._follower.state.policies.values()
         assert (policy.queues, policy.paused) == (("org/a",), True)
     table = {"burst_policy": "burst_policies"}.get(part.value, f"{part.value}s")
     await world.execute(f"DELETE FROM {table} WHERE name = 'bad'")
@@ -325,8 +325,8 @@ async def test_an_error_while_one_job_or_queue_is_taken_in_or_written_hurts_no_o
     assert not world.scheduler._follower.quarantine.entries
     rebuilt = feed_follower.Follower()
     await rebuilt.absorb(world.stores, world.clock[0])
-    kept = world.scheduler._follower.view
-    assert (rebuilt.view.runs, rebuilt.view.jobs, rebuilt.view.used) == (kept.runs, kept.jobs, kept.used)
+    kept = world.scheduler._follower.state
+    assert (rebuilt.state.runs, rebuilt.state.jobs, rebuilt.state.used) == (kept.runs, kept.jobs, kept.used)
 
 
 async def test_a_start_that_cannot_be_written_is_found_among_many_and_left_out(
@@ -365,7 +365,7 @@ async def test_a_cluster_on_which_no_start_can_be_written_is_closed(
     await world.steps(6)
     assert await value(world.stores, "SELECT array_agg(DISTINCT cluster_id) FROM runs") == [2]
     assert await value(world.stores, "SELECT count(*) FROM runs") == 4
-    assert world.scheduler._follower.view.clusters[1].fault
+    assert world.scheduler._follower.state.clusters[1].fault
     monkeypatch.undo()
     world.clock[0] += 400
     await world.steps(6)
@@ -380,7 +380,7 @@ async def test_a_reason_that_cannot_be_written_is_told_as_an_error_and_others_ar
     await world.submit("d", queue="org/b", name="d")
     follower = world.scheduler._follower
     shape = await value(world.stores, "SELECT shape_id FROM jobs WHERE id = :id", id=world.jobs["a"])
-    key = next(key for of in follower.view.waiting.values() for key in of if key.shape_id == shape)
+    key = next(key for of in follower.state.waiting.values() for key in of if key.shape_id == shape)
     stored = world.scheduler._book.stored[key]
     real = scheduling.save_reasons
 
@@ -411,12 +411,12 @@ async def test_a_chore_that_fails_keeps_neither_the_cycle_nor_other_chores_from_
         raise InjectedError
 
     monkeypatch.setattr(apply_plan, chore, fails)
-    before, view = counted(Part.CHORE), world.scheduler._follower.view
+    before, view = counted(Part.CHORE), world.scheduler._follower.state
     await world.submit("b")
     await world.steps(2)
     assert await world.started() == {"b"}
     assert counted(Part.CHORE) > before
-    assert world.scheduler._follower.view is view, "the view is not read anew for it"
+    assert world.scheduler._follower.state is view, "the view is not read anew for it"
 
 
 async def test_a_hold_that_cannot_be_released_keeps_no_other_job_held(

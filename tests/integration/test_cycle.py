@@ -68,7 +68,7 @@ async def test_a_decision_on_what_has_changed_since_is_dropped_without_a_hurry(s
         for _ in range(3):
             assert 0 < await scheduler.step() < 1, "it looks again soon, and not all the time"
     await scheduler.step()
-    assert scheduler._follower.view.jobs == {}
+    assert scheduler._follower.state.jobs == {}
     assert await run_count(scheduler) == 0
 
 
@@ -112,7 +112,7 @@ async def test_a_lead_that_is_lost_while_a_plan_is_applied_leaves_none_of_it_in_
     await execute(scheduler.stores, "UPDATE runs SET state = 'succeeded', ended_at = now()")
     await execute(scheduler.stores, "UPDATE jobs SET state = 'succeeded', ended_at = now()")
     await scheduler.step()
-    assert scheduler._follower.view.runs == {}, "a run that ended before the view was loaded would stay there for ever"
+    assert scheduler._follower.state.runs == {}, "a run that ended before the view was loaded would stay there for ever"
 
 
 async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(scheduler: Scheduler) -> None:
@@ -121,15 +121,15 @@ async def test_a_scheduler_that_read_nothing_for_long_reads_everything_anew(sche
     asleep = [1000.0]
     sleeping = Scheduler(scheduler.stores, boot_clock=lambda: asleep[0])
     await sleeping.step()
-    assert len(sleeping._follower.view.runs) == 1
+    assert len(sleeping._follower.state.runs) == 1
     await execute(scheduler.stores, "UPDATE jobs SET state = 'cancelled', ended_at = now()")
     await execute(scheduler.stores, "UPDATE runs SET state = 'cancelled', ended_at = now()")
     asleep[0] += 500
     await sleeping.step()
-    assert len(sleeping._follower.view.runs) == 1, "nobody told it"
+    assert len(sleeping._follower.state.runs) == 1, "nobody told it"
     asleep[0] += 700
     await sleeping.step()
-    assert sleeping._follower.view.runs == {}
+    assert sleeping._follower.state.runs == {}
 
 
 async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(scheduler: Scheduler) -> None:
@@ -145,7 +145,7 @@ async def test_past_usage_is_stored_and_the_next_leader_goes_on_from_it(schedule
     successor = Scheduler(scheduler.stores)
     successor.token = scheduler.token
     await successor.step()
-    past = successor._follower.view.past
+    past = successor._follower.state.past
     assert past is not None
     assert past.levels[stored.queue_id] >= stored.level * 0.999
     assert past.half_life == 3600
@@ -161,4 +161,4 @@ async def test_past_usage_is_off_unless_it_was_asked_for(scheduler: Scheduler) -
     scheduler._next_usage = 0.0
     await scheduler.step()
     assert await rows(scheduler.stores, "SELECT * FROM queue_usage") == []
-    assert scheduler._follower.view.past is None
+    assert scheduler._follower.state.past is None

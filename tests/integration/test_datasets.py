@@ -74,7 +74,7 @@ async def test_a_cluster_that_has_returned_a_run_is_known_for_it(service: Servic
     assert found.level == 1.0
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
-    assert list(follower.view.trouble.values()) == [0.5]
+    assert list(follower.state.trouble.values()) == [0.5]
     await rows(service.stores, "UPDATE cluster_troubles SET at = now() - interval '3 hours' RETURNING 1")
     await follower.absorb(service.stores, 0.0)
-    assert follower.view.trouble == {}
+    assert follower.state.trouble == {}

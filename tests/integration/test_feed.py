@@ -213,13 +213,13 @@ async def test_a_view_that_follows_equals_a_view_loaded_afresh(service: Service)
         fresh = Follower()
         await follower.absorb(service.stores, 0.0)
         await fresh.absorb(service.stores, 0.0)
-        return indexes(follower.view) == indexes(fresh.view)
+        return indexes(follower.state) == indexes(fresh.state)
 
     await eventually(equal)
     fresh = Follower()
     await fresh.absorb(service.stores, 0.0)
-    assert indexes(follower.view) == indexes(fresh.view)
-    assert fresh.view.jobs
-    assert fresh.view.runs
-    fresh.view.lease_until = follower.view.lease_until = dict.fromkeys(fresh.view.clusters, 60.0)
+    assert indexes(follower.state) == indexes(fresh.state)
+    assert fresh.state.jobs
+    assert fresh.state.runs
+    fresh.state.lease_until = follower.state.lease_until = dict.fromkeys(fresh.state.clusters, 60.0)
     assert decide(follower.engine, 0.0) == decide(fresh.engine, 0.0)

@@ -242,12 +242,12 @@ async def test_a_view_of_another_epoch_is_read_anew(service: Service, agent: Fak
     follower = Follower()
     await follower.absorb(service.stores, 0.0)
     (key,) = (row.id for row in await rows(service.stores, "SELECT id FROM jobs"))
-    assert key in {run.job_id for run in follower.view.runs.values()}
+    assert key in {run.job_id for run in follower.state.runs.values()}
     await execute(service.stores, "DELETE FROM runs")
     await execute(service.stores, "UPDATE jobs SET state = 'queued', attempt = 0, version = 1")
     await restored(service)
     await follower.absorb(service.stores, 0.0)
-    assert follower.view.runs == {}, job_id
+    assert follower.state.runs == {}, job_id
 
 
 async def test_an_admin_may_end_a_recovery(service: Service, agent: FakeAgent) -> None:

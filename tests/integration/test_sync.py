@@ -446,7 +446,7 @@ async def test_members_that_move_in_an_unchanged_state_reach_the_schedulers_view
 
         async def has_followed(group: str = group) -> bool:
             await follower.absorb(service.stores, 0.0)
-            (live,) = follower.view.runs.values()
+            (live,) = follower.state.runs.values()
             return live.placement == ((group, (("main", 1),)),)
 
         await eventually(has_followed, 5)

@@ -89,7 +89,7 @@ class Outcome:
     """A plan, asked by the names of the builder."""
 
     plan: Plan
-    view: SchedulerState
+    state: SchedulerState
     ids: dict[str, int]
 
     @property
@@ -100,7 +100,7 @@ class Outcome:
     @property
     def where(self) -> dict[str, str]:
         """The cluster of each job that starts."""
-        return {start.job.name: self.view.clusters[start.cluster_id].name for start in self.plan.starts}
+        return {start.job.name: self.state.clusters[start.cluster_id].name for start in self.plan.starts}
 
     @property
     def held(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class Outcome:
 
     def reason(self, job: str, may_read: MayRead = everything) -> Reason:
         """Why a job waits, as an admin reads it or whoever ``may_read``."""
-        found = self.plan.reasons[self.view.class_of(self.ids[job])]
+        found = self.plan.reasons[self.state.class_of(self.ids[job])]
         return Reason.model_validate_json(rendered_json(found.model_dump_json().encode(), may_read))
 
     def verdict(self, job: str, cluster: str) -> Verdict:
@@ -134,48 +134,48 @@ class ViewBuilder:
     now: float = NOW
 
     @property
-    def view(self) -> SchedulerState:
+    def state(self) -> SchedulerState:
         return self.engine.state
 
     def __post_init__(self) -> None:
         for number, (name, value) in enumerate((("low", 0), ("normal", 100), ("high", 1000)), start=1):
-            self.view.put_class(PriorityClass(number, name, value))
+            self.state.put_class(PriorityClass(number, name, value))
         self.queue("main")
 
     def lasting(self, of: str) -> Self:
         """Runs of a class are not ended for others."""
-        found = next(one for one in self.view.classes.values() if one.name == of)
-        self.view.put_class(replace(found, preemptible=False))
+        found = next(one for one in self.state.classes.values() if one.name == of)
+        self.state.put_class(replace(found, preemptible=False))
         return self
 
     def stopping(self, name: str) -> Self:
         """A run was told to stop."""
-        self.view.put_run(replace(self.view.runs[self.ids[name]], is_stopping=True))
+        self.state.put_run(replace(self.state.runs[self.ids[name]], is_stopping=True))
         return self
 
     def older(self, name: str, seconds: float) -> Self:
         """A run began so much earlier."""
-        run = self.view.runs[self.ids[name]]
-        self.view.put_run(replace(run, began_at=run.began_at - seconds))
+        run = self.state.runs[self.ids[name]]
+        self.state.put_run(replace(run, began_at=run.began_at - seconds))
         return self
 
     def moved(self, name: str, queue: str) -> Self:
         """A run is of another queue."""
-        self.view.put_run(replace(self.view.runs[self.ids[name]], queue_id=self.queues[queue]))
+        self.state.put_run(replace(self.state.runs[self.ids[name]], queue_id=self.queues[queue]))
         return self
 
     def requeued(self, name: str) -> Self:
         """A run has ended without its job, which waits again."""
-        run = self.view.runs[self.ids[name]]
-        self.view.put_waiting(
+        run = self.state.runs[self.ids[name]]
+        self.state.put_waiting(
             WaitingJob(run.job_id, 2, name, run.queue_id, run.class_id, run.shape_id, 0, NOW, run.attempt)
         )
         return self
 
     def longest_wait(self, of: str, seconds: float) -> Self:
         """Jobs of a class are urgent once they have waited for so long."""
-        found = next(one for one in self.view.classes.values() if one.name == of)
-        self.view.put_class(replace(found, longest_wait=seconds))
+        found = next(one for one in self.state.classes.values() if one.name == of)
+        self.state.put_class(replace(found, longest_wait=seconds))
         return self
 
     def queue(
@@ -219,7 +219,7 @@ class ViewBuilder:
                 quotas[line] = replace(quotas.get(line, Quota()), **{field_name: amount})
         for text, weighed in (weights or {}).items():
             quotas[line_of(text)] = replace(quotas.get(line_of(text), Quota()), weight=weighed)
-        self.view.put_queue(
+        self.state.put_queue(
             Queue(
                 id=self.queues.setdefault(path, len(self.queues) + 1),
                 path=path,
@@ -241,8 +241,8 @@ class ViewBuilder:
 
     def profile(self, of: str, weights: Weights | None) -> Self:
         """Clusters for jobs of a priority class are chosen by these weights."""
-        found = next(one for one in self.view.classes.values() if one.name == of)
-        self.view.put_class(replace(found, weights=weights))
+        found = next(one for one in self.state.classes.values() if one.name == of)
+        self.state.put_class(replace(found, weights=weights))
         return self
 
     def cluster(
@@ -284,14 +284,14 @@ class ViewBuilder:
         tariff = FREE if prices is None else tariff_of(PriceBookSpec.model_validate({"name": "book", **prices}))
         known = None if silent else report
         hours = hours_of([HoursSpec.model_validate(one) for one in connected or ()])
-        self.view.put_cluster(
+        self.state.put_cluster(
             Cluster(cluster_id, name, kind, labels or {}, cordoned, known, tariff, timeout, uplink, hours, only_queues),
             at,
         )
         if lease is None:
-            self.view.lease_until.pop(cluster_id, None)
+            self.state.lease_until.pop(cluster_id, None)
         else:
-            self.view.lease_until[cluster_id] = NOW + lease
+            self.state.lease_until[cluster_id] = NOW + lease
         return self
 
     def reserved(
@@ -306,43 +306,43 @@ class ViewBuilder:
         selector: tuple[tuple[str, str], ...] = (),
     ) -> Self:
         """Nodes that an admin keeps for a queue, from so many seconds after NOW to so many."""
-        number = len(self.view.advance) + 1
+        number = len(self.state.advance) + 1
         made = AdvanceReservation(number, name, self.queues[queue], on, nodes, selector, NOW + starts, NOW + ends)
-        self.view.set_advance([*self.view.advance.values(), made])
+        self.state.set_advance([*self.state.advance.values(), made])
         return self
 
     def dataset(self, *datasets: Dataset) -> Self:
         """Data that an admin has declared, beside what was said before."""
-        self.view.set_datasets([*self.view.datasets.values(), *datasets])
+        self.state.set_datasets([*self.state.datasets.values(), *datasets])
         return self
 
     def trouble(self, cluster: str, trouble: float) -> Self:
         """A cluster has returned or lost so many runs lately."""
-        self.view.set_trouble({**self.view.trouble, self.clusters[cluster]: trouble})
+        self.state.set_trouble({**self.state.trouble, self.clusters[cluster]: trouble})
         return self
 
     def policy(self, name: str = "overflow", *queues: str, **fields: Any) -> Self:
         """A burst policy, as an admin writes it; of queue main where none is named. Saying it again changes it."""
         spec = BurstPolicySpec.model_validate({"name": name, "queues": queues or ("main",), **fields})
         number = self.policies.setdefault(name, len(self.policies) + 1)
-        self.view.set_policies([*({**self.view.policies, number: policy_of(number, spec)}.values())])
+        self.state.set_policies([*({**self.state.policies, number: policy_of(number, spec)}.values())])
         return self
 
     def spent(self, policy: str, amount: str, *, hours_ago: int = 0, job: str | None = None) -> Self:
         """Runs by a policy that have ended have cost so much, in the hour of NOW or one before it; of a job that waits."""
         number, nanos = self.policies[policy], to_nanos(Decimal(amount))
         hour = int(NOW // 3600 - hours_ago) * 3600 * MICROS
-        known = self.view.spending
+        known = self.state.spending
         hours = {**known.hours, number: {**known.hours.get(number, {}), hour: nanos}}
         if job is not None:
-            self.view.job_spent = {**self.view.job_spent, self.ids[job]: nanos}
-        self.view.spending = Spending(hours, known.starts)
+            self.state.job_spent = {**self.state.job_spent, self.ids[job]: nanos}
+        self.state.spending = Spending(hours, known.starts)
         return self
 
     def shape(self, shape: Shape) -> int:
         if shape not in self.shapes:
             self.shapes.append(shape)
-            self.view.put_shape(len(self.shapes), shape)
+            self.state.put_shape(len(self.shapes), shape)
         return self.shapes.index(shape) + 1
 
     def job(
@@ -360,8 +360,8 @@ class ViewBuilder:
         job_id = self.ids.setdefault(name, len(self.ids) + 1)
         if returned_by:
             avoided = tuple(sorted(self.clusters[cluster] for cluster in returned_by))
-            self.view.set_avoided({**self.view.avoided, job_id: avoided})
-        self.view.put_waiting(
+            self.state.set_avoided({**self.state.avoided, job_id: avoided})
+        self.state.put_waiting(
             WaitingJob(
                 id=job_id,
                 version=1,
@@ -397,7 +397,7 @@ class ViewBuilder:
     ) -> Self:
         """A job that runs on a cluster, since so many seconds ago: whole, or at these sizes, ``resized`` so many seconds ago."""
         shape = shape or simple()
-        self.view.put_run(
+        self.state.put_run(
             LiveRun(
                 job_id=self.ids.setdefault(name, len(self.ids) + 1),
                 queue_id=self.queues[queue],
@@ -413,31 +413,31 @@ class ViewBuilder:
         return self
 
     def ended(self, name: str) -> Self:
-        self.view.drop_job(self.ids[name])
+        self.state.drop_job(self.ids[name])
         return self
 
     def cycle(self, most_starts: int = MOST_STARTS) -> Outcome:
         """What one cycle decides now; nothing is applied."""
-        return Outcome(decide(self.engine, self.now, most_starts), self.view, self.ids)
+        return Outcome(decide(self.engine, self.now, most_starts), self.state, self.ids)
 
     def later(self, seconds: float) -> Self:
         """Let time pass; agents stay in contact."""
         self.now += seconds
-        self.view.lease_until = {cluster: until + seconds for cluster, until in self.view.lease_until.items()}
+        self.state.lease_until = {cluster: until + seconds for cluster, until in self.state.lease_until.items()}
         return self
 
     def applied(self) -> Outcome:
         """What one cycle decides, applied to the view as the leader does it."""
         outcome = self.cycle()
         for start in outcome.plan.starts:
-            self.view.put_run(start.run(self.now))
+            self.state.put_run(start.run(self.now))
         for victim in (*outcome.plan.stops, *(one for start in outcome.plan.starts for one in start.evicts)):
-            run = self.view.runs[victim.job_id]
+            run = self.state.runs[victim.job_id]
             stops = replace(run, is_stopping=True) if victim.sizes is None else shrinking(run, victim.sizes, self.now)
-            self.view.put_run(stops)
+            self.state.put_run(stops)
         for growth in outcome.plan.grows:
-            self.view.put_run(grown(self.view.runs[growth.job_id], growth, self.now))
+            self.state.put_run(grown(self.state.runs[growth.job_id], growth, self.now))
         self.engine.carry_over(outcome.plan)
         for hold in outcome.plan.holds:
-            self.view.drop_job(hold.job.id)
+            self.state.drop_job(hold.job.id)
         return outcome

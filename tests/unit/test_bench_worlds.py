@@ -25,7 +25,7 @@ def free(view: SchedulerState, resource: str) -> int:
 
 
 def nodes_of(world: World) -> int:
-    reports = [cluster.report for cluster in world.view.clusters.values()]
+    reports = [cluster.report for cluster in world.state.clusters.values()]
     return sum(group.count for report in reports if report is not None for group in report.groups)
 
 
@@ -34,11 +34,11 @@ def settle(world: World) -> int:
     started = 0
     while (plan := decide(world.engine, NOW)).starts:
         for victim in [*plan.stops, *(one for start in plan.starts for one in start.evicts)]:
-            world.view.drop_job(victim.job_id)
+            world.state.drop_job(victim.job_id)
         for start in plan.starts:
             sizes, placement = tuple(start.sizes.items()), freeze_placement(start.placement)
             job = start.job
-            world.view.put_run(
+            world.state.put_run(
                 LiveRun(job.id, job.queue_id, job.shape_id, start.cluster_id, sizes, placement, job.class_id, NOW)
             )
         started += len(plan.starts)
@@ -47,15 +47,15 @@ def settle(world: World) -> int:
 
 def test_the_same_seed_gives_the_same_world() -> None:
     one, same, other = make(SMALL), make(SMALL), make(replace(SMALL, seed=2))
-    assert one.view.jobs == same.view.jobs
-    assert one.view.clusters == same.view.clusters
-    assert one.view.shapes == same.view.shapes
-    assert one.view.jobs != other.view.jobs
+    assert one.state.jobs == same.state.jobs
+    assert one.state.clusters == same.state.clusters
+    assert one.state.shapes == same.state.shapes
+    assert one.state.jobs != other.state.jobs
 
 
 def test_a_world_has_what_its_size_says() -> None:
     world = make(SMALL)
-    view = world.view
+    view = world.state
     parents = {queue.parent_id for queue in view.queues.values() if queue.parent_id is not None}
     assert len(view.jobs) == 400
     assert len(world.leaves) == 30
@@ -69,7 +69,7 @@ def test_a_world_has_what_its_size_says() -> None:
 
 def test_the_first_kind_is_asked_for_most_by_the_law_of_zipf() -> None:
     world = make(replace(SMALL, jobs=20_000))
-    asked = Counter(job.shape_id for job in world.view.jobs.values())
+    asked = Counter(job.shape_id for job in world.state.jobs.values())
     assert asked.most_common(1)[0][0] == 1
     assert asked[1] / asked[2] == pytest.approx(2, rel=0.15)
     assert asked[1] / asked[10] == pytest.approx(10, rel=0.25)
@@ -81,14 +81,14 @@ def test_about_as_many_jobs_start_as_there_is_room_for() -> None:
     started = settle(world)
     assert 0.8 * size.starts < started < 1.6 * size.starts, "when large jobs no longer fit, small ones still do"
     devices = {kind for kind, made in enumerate(world.kinds, start=1) if made.takes_devices}
-    assert {run.shape_id in devices for run in world.view.runs.values()} == {True, False}
+    assert {run.shape_id in devices for run in world.state.runs.values()} == {True, False}
 
 
 def test_a_full_world_is_full_to_the_last_core_and_device_however_it_is_laid_out() -> None:
     world = make(FULL, full=True)
-    assert len(world.view.runs) > 200
-    assert free(world.view, GPU) == 0
-    assert free(world.view, "cpu") == 500 * nodes_of(world)
+    assert len(world.state.runs) > 200
+    assert free(world.state, GPU) == 0
+    assert free(world.state, "cpu") == 500 * nodes_of(world)
     plan = decide(world.engine, NOW)
     assert not plan.starts
     assert not plan.stops
@@ -98,14 +98,14 @@ def test_a_full_world_is_full_to_the_last_core_and_device_however_it_is_laid_out
 
 def test_what_ends_in_a_full_world_makes_room_for_as_much_again() -> None:
     world = make(FULL, full=True)
-    world.happens(NOW, ends=20).put(world.view)
+    world.happens(NOW, ends=20).put(world.state)
     assert settle(world) > 0
-    assert free(world.view, "cpu") == 500 * nodes_of(world)
+    assert free(world.state, "cpu") == 500 * nodes_of(world)
 
 
 def test_changes_are_as_many_as_asked_and_wait_to_be_put() -> None:
     world = make(SMALL, full=True)
-    view = world.view
+    view = world.state
     runs, jobs, clusters = len(view.runs), len(view.jobs), dict(view.clusters)
     changes = world.happens(NOW + 5, ends=7, submits=9, reports=3)
     assert (len(view.runs), len(view.jobs), view.clusters) == (runs, jobs, clusters)
@@ -116,15 +116,15 @@ def test_changes_are_as_many_as_asked_and_wait_to_be_put() -> None:
 
 
 def test_every_job_may_be_of_a_kind_of_its_own() -> None:
-    view = make(SMALL, all_distinct=True).view
+    view = make(SMALL, all_distinct=True).state
     assert len(set(view.shapes.values())) == len(view.jobs) == 400
     assert len({job.shape_id for job in view.jobs.values()}) == 400
 
 
 def test_kinds_may_come_from_one_queue_each() -> None:
-    view = make(SMALL, own_kinds=True).view
+    view = make(SMALL, own_kinds=True).state
     assert len({view.class_of(job_id) for job_id in view.jobs}) <= 40
-    usual = make(SMALL).view
+    usual = make(SMALL).state
     assert len({usual.class_of(job_id) for job_id in usual.jobs}) > 200
 
 
@@ -143,17 +143,19 @@ def test_kinds_are_of_every_size_in_every_class() -> None:
 def test_gangs_fill_the_whole_racks_and_leave_the_broken_ones() -> None:
     size = Size(jobs=60, queues=5, kinds=3, clusters=3, groups=5, starts=24)
     world = gangs(size)
-    devices = free(world.view, GPU)
+    devices = free(world.state, GPU)
     assert settle(world) == size.starts, "two on each of four whole racks of three clusters"
-    placed = [run for run in world.view.runs.values() if run.sizes == ((ROLE, 64),)]
+    placed = [run for run in world.state.runs.values() if run.sizes == ((ROLE, 64),)]
     assert len(placed) == size.starts
     assert {len(run.placement) for run in placed} == {1}, "each gang is in one rack"
-    assert free(world.view, GPU) == devices - 64 * size.starts > 0, "broken racks have devices left, too few for a gang"
+    assert free(world.state, GPU) == devices - 64 * size.starts > 0, (
+        "broken racks have devices left, too few for a gang"
+    )
 
 
 def test_in_a_reclaim_storm_owed_queues_wait_and_others_hold_all_they_are_owed() -> None:
     world = reclaim_storm(Size(jobs=100, queues=6, kinds=4, clusters=2, groups=2, starts=320))
-    view = world.view
+    view = world.state
     owed = {queue.id for queue in view.queues.values() if queue.quotas}
     assert {job.queue_id for job in view.jobs.values()} == owed
     assert {run.queue_id for run in view.runs.values()}.isdisjoint(owed)

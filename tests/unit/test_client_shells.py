@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import runpy
 import subprocess
 import sys
 import threading
@@ -41,6 +42,11 @@ def awaited(hint: Any) -> Any:
     if typing.get_origin(hint) is AsyncGenerator:
         return Iterator[typing.get_args(hint)[0]]  # type: ignore[misc]
     return hint
+
+
+def test_the_client_on_an_event_loop_is_made_of_the_other() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts/async-client"))
+    assert script["TARGET"].read_text() == script["render"](script["SOURCE"].read_text()), "run scripts/async-client"
 
 
 def test_both_clients_have_the_same_verbs_in_the_same_order() -> None:

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from trainmaster_dispatcher.scheduler import leader_api
 from trainmaster_dispatcher.scheduler.leader_api import Sight, make_reads
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 
 OURS = {"Authorization": "Bearer secret"}
 ROLE = {"name": "main", "replicas": 1, "least": 1, "needs": {"cpu": 1000}}
@@ -122,9 +122,9 @@ async def test_shares_are_worked_out_once_for_the_questions_of_a_moment(
 
     def counted(engine: Engine, now: float) -> Any:
         made.append(engine)
-        return ledger_of(engine, now)
+        return quotas_of(engine, now)
 
-    monkeypatch.setattr(leader_api, "ledger_of", counted)
+    monkeypatch.setattr(leader_api, "quotas_of", counted)
     monkeypatch.setattr(leader_api, "_LEDGER_SECONDS", 0.2)
     for _ in range(3):
         await http.get("/place/2")

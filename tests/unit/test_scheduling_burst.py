@@ -19,7 +19,7 @@ from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS
 from trainmaster_dispatcher.scheduling.cycle.burst import Asked, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
 from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 
 ALL = tuple(ClusterKind)
@@ -301,8 +301,8 @@ def test_a_run_by_a_policy_does_not_grow() -> None:
 def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
     view = full().job("j", simple(cpu=4))
     view.applied()
-    run = view.view.runs[view.ids["j"]]
-    assert view.view.ends_at(run) == NOW + HOUR + 10
+    run = view.state.runs[view.ids["j"]]
+    assert view.state.ends_at(run) == NOW + HOUR + 10
     assert run.burst is not None
     assert run.burst.rate == 4 * NANOS
 
@@ -348,20 +348,20 @@ def test_no_plan_exceeds_a_budget_or_a_cap(
             cores, hours, _, part = given_jobs[number]
             ends[start.job.name] = view.now + max(1.0, hours * HOUR * part)
             lives[start.job.name] = (view.now, ends[start.job.name], cores)
-        at_work = [name for name in ends if name in lives and view.ids[name] in view.view.runs]
+        at_work = [name for name in ends if name in lives and view.ids[name] in view.state.runs]
         assert most_jobs is None or len(at_work) <= most_jobs
         assert most_cores is None or sum(lives[name][2] for name in at_work) <= most_cores
         due = [ends[name] for name in at_work]
         moment = min([*due, view.now + 1800])
         view.later(moment - view.now)
-        spent: dict[int, int] = dict(view.view.spending.hours.get(1, {}))
+        spent: dict[int, int] = dict(view.state.spending.hours.get(1, {}))
         for name in at_work:
             if ends[name] <= view.now:
                 view.ended(name)
                 began, end, cores = lives[name]
                 for hour, part in hours_of(began, end).items():
                     spent[hour] = spent.get(hour, 0) + round(cores * part * NANOS / HOUR)
-        view.view.spending = type(view.view.spending)({1: spent})
+        view.state.spending = type(view.state.spending)({1: spent})
     within: dict[Any, float] = defaultdict(float)
     for began, end, cores in lives.values():
         for hour, seconds in hours_of(began, end).items():
@@ -470,7 +470,7 @@ def test_members_are_not_moved_to_nodes_that_the_policy_does_not_allow_because_o
 def test_a_job_on_trial_is_told_that_it_could_run_by_a_policy() -> None:
     view = full()
     job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
-    trial = try_out(view.engine, ledger_of(view.engine, NOW), job, simple(2, cpu=4), NOW)
+    trial = try_out(view.engine, quotas_of(view.engine, NOW), job, simple(2, cpu=4), NOW)
     assert trial is not None
     assert (trial.could_run, trial.starts_now, trial.cluster) == (True, True, "rented")
 

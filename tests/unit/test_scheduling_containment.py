@@ -52,13 +52,13 @@ def is_bad(view: SchedulerState, shape_id: int) -> bool:
 
 
 LOOKS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "its terms": (decide, "_prepare", lambda cycle, key, _queue: is_bad(cycle.rooms.view, key.shape_id)),
-    "its sizes": (cluster_index.ClusterIndex, "sizes_of", lambda rooms, shape_id: is_bad(rooms.view, shape_id)),
-    "filters": (cluster_index.ClusterIndex, "not_allowed", lambda rooms, alike, _: is_bad(rooms.view, alike.shape_id)),
+    "its terms": (decide, "_prepare", lambda cycle, key, _queue: is_bad(cycle.index.state, key.shape_id)),
+    "its sizes": (cluster_index.ClusterIndex, "sizes_of", lambda index, shape_id: is_bad(index.state, shape_id)),
+    "filters": (cluster_index.ClusterIndex, "not_allowed", lambda index, alike, _: is_bad(index.state, alike.shape_id)),
     "the fit": (cluster_index, "fit", lambda shape, *_: shape is BAD),
     "scores": (cluster_index, "_domains", lambda shape, *_: shape is BAD),
-    "options": (cluster_index.ClusterIndex, "option", lambda rooms, shape_id, *_: is_bad(rooms.view, shape_id)),
-    "the choice": (decide, "look_at_best", lambda cycle, alike, _: is_bad(cycle.rooms.view, alike.shape_id)),
+    "options": (cluster_index.ClusterIndex, "option", lambda index, shape_id, *_: is_bad(index.state, shape_id)),
+    "the choice": (decide, "look_at_best", lambda cycle, alike, _: is_bad(cycle.index.state, alike.shape_id)),
     "the start": (decide, "_start", lambda job, *_: job.name == "bad"),
     "what it takes": (decide, "_take", lambda _cycle, job, *_: job.name == "bad"),
     "jobs alike behind it": (
@@ -156,7 +156,7 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_meant: Callable[..., bool]
 ) -> None:
     view = tenants().job("blocked", simple(8, cpu=1), queue="org/b").job("waits", simple(cpu=64), queue="org/a")
-    before = view.view.clusters[view.clusters["c"]]
+    before = view.state.clusters[view.clusters["c"]]
 
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), is_meant))
     found = view.cycle()
@@ -165,13 +165,13 @@ def test_a_cluster_that_cannot_be_worked_out_is_closed_and_the_others_take_the_j
     if found.plan.faults:
         (fault,) = found.plan.faults
         assert (fault.kind, fault.name) == ("cluster", "c")
-        assert view.view.clusters[view.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
+        assert view.state.clusters[view.clusters["c"]].fault == "cluster c cannot be used (InjectedError)"
         assert found.verdict("waits", "c").check is Check.NO_REPORT
         assert "closed until this is mended: cluster c" in found.verdict("waits", "c").sentence
     else:
         assert name == "__init__"
     monkeypatch.undo()
-    view.view.put_cluster(before)
+    view.state.put_cluster(before)
     assert {"bad", "good"} <= set(view.cycle().started)
     assert not view.cycle().plan.faults
 
@@ -214,7 +214,7 @@ def test_a_reservation_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest
     found = view.cycle()
     assert sorted(found.started) == ["bad", "good"]
     assert [(fault.kind, fault.name) for fault in found.plan.faults] == [("reservation", "weekend")]
-    assert not view.view.advance
+    assert not view.state.advance
 
 
 def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_run_whose_growth_fails_does_not_grow_and_another_one_does(monkeypatch
     assert [one.job_id for one in plan.grows] == [view.ids["b"]]
     assert [(fault.kind, fault.key) for fault in plan.faults] == [("run", view.ids["a"])]
     monkeypatch.undo()
-    view.view.spared = frozenset({view.ids["a"]})
+    view.state.spared = frozenset({view.ids["a"]})
     assert [one.job_id for one in view.cycle().plan.grows] == [view.ids["b"]]
 
 
@@ -236,7 +236,7 @@ def test_a_run_that_is_spared_is_not_ended_for_others() -> None:
     view.job("j", of="high")
     (start,) = view.cycle().plan.starts
     (first,) = start.evicts
-    view.view.spared = frozenset({first.job_id})
+    view.state.spared = frozenset({first.job_id})
     (start,) = view.cycle().plan.starts
     (second,) = start.evicts
     assert second.job_id != first.job_id
@@ -264,13 +264,13 @@ def test_in_a_queue_that_keeps_its_order_nobody_waits_behind_an_error(monkeypatc
 @pytest.mark.parametrize("what", ["shape", "queue", "class"])
 def test_jobs_that_depend_on_something_unreadable_wait_and_others_start(what: str) -> None:
     view = tenants()
-    job = view.view.jobs[view.ids["bad"]]
+    job = view.state.jobs[view.ids["bad"]]
     if what == "shape":
-        view.view.put_shape(job.shape_id, unreadable_shape({"roles": [{"name": "w", "needs": {"cpu": 5}}]}, "a fault"))
+        view.state.put_shape(job.shape_id, unreadable_shape({"roles": [{"name": "w", "needs": {"cpu": 5}}]}, "a fault"))
     elif what == "queue":
-        view.view.put_queue(unreadable_queue(job.queue_id, "org/a", view.queues["org"], "a fault"))
+        view.state.put_queue(unreadable_queue(job.queue_id, "org/a", view.queues["org"], "a fault"))
     else:
-        view.view.put_class(replace(view.view.classes[job.class_id], fault="a fault"))
+        view.state.put_class(replace(view.state.classes[job.class_id], fault="a fault"))
     found = view.cycle()
     assert found.started == ["good"]
     assert found.reason("bad").token is Token.INTERNAL_ERROR
@@ -281,7 +281,7 @@ def test_an_unreadable_policy_still_keeps_its_queues_from_public_clusters() -> N
     view = ViewBuilder().queue("main", kinds=(ClusterKind.PRIVATE, ClusterKind.PUBLIC))
     view.cluster("rented", nodes(4), kind=ClusterKind.PUBLIC, prices={"onDemand": {"cpu": 1}}).job("j")
     assert view.cycle().started == ["j"]
-    view.view.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])
+    view.state.set_policies([unreadable_policy(1, "broken", 3, ["main"], "a fault")])
     found = view.cycle()
     assert found.started == []
     assert "By policy broken it does not go to a public cluster: a fault" in found.reason("j").sentence
@@ -298,9 +298,9 @@ def test_a_shape_of_which_nothing_can_be_read_holds_nothing(body: Any) -> None:
 
 def test_what_held_back_classes_that_have_gone_is_forgotten() -> None:
     view = tenants()
-    key = view.view.class_of(view.ids["bad"])
+    key = view.state.class_of(view.ids["bad"])
     view.engine.carried = Carried(held_back={key: HeldBack(3, NOW + 60, explain.internal_error(InjectedError()))})
-    view.view.drop_job(view.ids["bad"])
+    view.state.drop_job(view.ids["bad"])
     assert view.cycle().plan.held_back == {}
 
 

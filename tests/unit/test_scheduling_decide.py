@@ -347,7 +347,7 @@ def test_returned(view: ViewBuilder, started: list[str], held: dict[str, str]) -
 def test_a_cluster_that_returned_a_job_is_tried_again_after_the_pause() -> None:
     view = ViewBuilder().cluster("c", nodes()).cluster("d", nodes(), cordoned=True).job("j", returned_by=("c",))
     assert view.cycle().reason("j").token is Token.COOLING_DOWN
-    view.view.set_avoided({})
+    view.state.set_avoided({})
     assert view.cycle().where == {"j": "c"}
 
 

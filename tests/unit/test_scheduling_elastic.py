@@ -47,13 +47,13 @@ def gives(outcome: Outcome) -> dict[str, int | None]:
 
 def gone(view: ViewBuilder) -> None:
     """The members that were told to leave have left."""
-    for job_id, run in list(view.view.runs.items()):
+    for job_id, run in list(view.state.runs.items()):
         if run.leaving:
             left = dict(run.sizes)
             for name, many in run.leaving:
                 left[name] -= many
             sizes = tuple(sorted(left.items()))
-            view.view.put_run(replace(view.view.runs[job_id], sizes=sizes, placement=(("nodes", sizes),), leaving=()))
+            view.state.put_run(replace(view.state.runs[job_id], sizes=sizes, placement=(("nodes", sizes),), leaving=()))
 
 
 class TestStart:
@@ -139,7 +139,7 @@ class TestGrowth:
             case "the runtime cannot":
                 view.cluster("c", nodes(8, cpu=1), capabilities=("gang",))
             case "it is stopping":
-                view.view.put_run(replace(view.view.runs[view.ids["e"]], is_stopping=True))
+                view.state.put_run(replace(view.state.runs[view.ids["e"]], is_stopping=True))
         outcome = view.cycle()
         assert grows(outcome) == {}
         assert gives(outcome) == {}
@@ -258,7 +258,7 @@ def test_a_role_of_one_size_never_grows_whatever_is_reported() -> None:
 def test_members_leave_from_the_last_groups_and_never_more_than_are_there() -> None:
     view = ViewBuilder().cluster("c", nodes(4, "x", cpu=1), nodes(4, "y", cpu=1))
     view.run("e", elastic(), on="c", sizes={"worker": 6}, placement={"x": {"worker": 4}, "y": {"worker": 2}})
-    run = view.view.runs[view.ids["e"]]
+    run = view.state.runs[view.ids["e"]]
     assert [(key.group, many) for key, many in members_of(run, {"worker": 3})] == [("y", 2), ("x", 1)]
     assert sum(many for _, many in members_of(run, {"worker": 99})) == 6
     assert surplus_of(run, elastic()) == {"worker": 4}
@@ -286,11 +286,12 @@ def test_no_cycle_gives_out_more_than_there_is_or_takes_the_least_away(
     for _ in range(6):
         outcome = view.applied()
         there = sum(
-            sum(size for _, size in run.sizes) - sum(many for _, many in run.leaving) for run in view.view.runs.values()
+            sum(size for _, size in run.sizes) - sum(many for _, many in run.leaving)
+            for run in view.state.runs.values()
         )
         assert there <= places
-        for run in view.view.runs.values():
-            least = sum(one.least for one in view.view.shapes[run.shape_id].roles)
+        for run in view.state.runs.values():
+            least = sum(one.least for one in view.state.shapes[run.shape_id].roles)
             assert sum(size for _, size in run.sizes) - sum(many for _, many in run.leaving) >= least
         if outcome.plan.grows:
             waits = [reason for reason in outcome.plan.reasons.values() if not reason.for_ever]

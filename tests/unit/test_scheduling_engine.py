@@ -70,11 +70,11 @@ CHANGES: dict[str, Callable[[SchedulerState], None]] = {
 def test_a_change_of_a_fork_leaves_the_state_as_it_was(change: Callable[[SchedulerState], None]) -> None:
     view = busy()
     view.applied()
-    before, plan = content(view.view), decide(view.engine, NOW)
+    before, plan = content(view.state), decide(view.engine, NOW)
     fork = view.engine.fork()
     change(fork.state)
     decide(fork, NOW)
-    assert content(view.view) == before
+    assert content(view.state) == before
     assert decide(view.engine, NOW) == plan
 
 
@@ -87,7 +87,7 @@ def test_a_fork_that_changes_decides_as_a_state_that_changes(names: list[str], s
     for name in names:
         if name == "a queue goes":
             continue  # its jobs would go with it
-        for state in (fork.state, twin.view):
+        for state in (fork.state, twin.state):
             if len(state.jobs) > 2 and state.runs and len(state.clusters) > 1:
                 CHANGES[name](state)
     assert decide(fork, NOW) == decide(twin.engine, NOW)
@@ -100,9 +100,9 @@ def test_only_the_jobs_of_a_question_wait_in_its_fork() -> None:
     plan = decide(fork, NOW)
     assert [start.job.id for start in plan.starts] == [5000]
     assert set(fork.state.jobs) == {5000}
-    assert fork.state.runs is view.view.runs, "what it does not change is shared"
-    assert 4000 not in view.view.shapes
-    assert len(view.view.jobs) == 6
+    assert fork.state.runs is view.state.runs, "what it does not change is shared"
+    assert 4000 not in view.state.shapes
+    assert len(view.state.jobs) == 6
 
 
 # Caches follow
@@ -117,19 +117,19 @@ def test_caches_are_made_anew_where_changes_were_not_taken_in_time(monkeypatch: 
         view.run(f"more{number}", simple(cpu="100m"), on="c", queue="b")
     plan = decide(view.engine, NOW)
     assert view.engine.index is not index
-    assert plan == decide(Engine(view.view.fork()), NOW)
+    assert plan == decide(Engine(view.state.fork()), NOW)
 
 
 def test_a_layout_is_worked_out_once_until_the_load_of_its_group_changes() -> None:
     placed = {"nodes": {"worker": 1}}
     view = ViewBuilder().cluster("c", nodes(2, cpu=4)).run("r1", simple(cpu=2), on="c", placement=placed)
-    layouts = ClusterLayouts(view.view)
+    layouts = ClusterLayouts(view.state)
     first = layouts.now(1).groups
     assert all(layouts.now(1).groups[name] is entries for name, entries in first.items())
     view.run("r3", simple(cpu=1), on="c", placement=placed)
     second, taken = layouts.now(1).groups, layouts.now(1).total()
     assert all(second[name] is not entries for name, entries in first.items())
-    fork = view.view.fork()
+    fork = view.state.fork()
     forked = layouts.fork(fork)
     assert all(forked.now(1).groups[name] is entries for name, entries in second.items())
     fork.drop_job(view.ids["r3"])
@@ -187,12 +187,12 @@ def test_they_are_looked_at_again_when_usage_the_limit_a_class_or_the_queue_chan
     assert view.cycle().started == ["j0"]
     view.queue("a", limits={"cpu": 2})
     assert view.cycle().started == []
-    found = next(one for one in view.view.classes.values() if one.name == "normal")
-    view.view.put_class(replace(found, fault="its specification cannot be read"))
+    found = next(one for one in view.state.classes.values() if one.name == "normal")
+    view.state.put_class(replace(found, fault="its specification cannot be read"))
     assert view.cycle().reason("j1").token is not Token.QUEUE_LIMIT
-    view.view.put_class(found)
-    held = next(one for one in view.view.queues.values() if one.path == "a")
-    view.view.put_queue(replace(held, state=QueueState.HELD))
+    view.state.put_class(found)
+    held = next(one for one in view.state.queues.values() if one.path == "a")
+    view.state.put_queue(replace(held, state=QueueState.HELD))
     assert view.cycle().reason("j1").token is Token.QUEUE_HELD
 
 
@@ -228,5 +228,5 @@ def test_plans_with_remembered_refusals_equal_plans_without(seed: int) -> None:
                 view.ended(alive.pop(chance.randrange(len(alive))))
             case "limit":
                 view.queue(chance.choice(queues), limits={"cpu": chance.choice([1, 2, 3, 5])})
-        plan, anew = decide(view.engine, NOW), decide(Engine(view.view.fork(), view.engine.carried), NOW)
+        plan, anew = decide(view.engine, NOW), decide(Engine(view.state.fork(), view.engine.carried), NOW)
         assert (plan.starts, plan.stops, plan.reasons) == (anew.starts, anew.stops, anew.reasons)

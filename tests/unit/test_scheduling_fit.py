@@ -290,11 +290,11 @@ def test_runs_that_are_where_they_should_not_be_are_still_counted() -> None:
         .cluster("c", nodes(3, cpu=2))
         .run("r", gang(role(4, cpu=1, max_per_node=1)), on="c", placement={"nodes": {"worker": 4}})
     )
-    assert ClusterLayouts(view.view).now(1).total() == amounts(cpu=2)
+    assert ClusterLayouts(view.state).now(1).total() == amounts(cpu=2)
 
 
 def left(view: ViewBuilder, cluster: str = "c") -> list[dict[str, int]]:
-    nodes = ClusterLayouts(view.view).now(view.clusters[cluster]).nodes
+    nodes = ClusterLayouts(view.state).now(view.clusters[cluster]).nodes
     return [one.free for one in nodes for _ in range(one.count)]
 
 

@@ -71,7 +71,7 @@ class Life:
         self.follower = Follower(engine=Engine(empty_view()))
         self.classes = [PriorityClass(1, "low", 0), PriorityClass(2, "high", 100, longest_wait=30.0)]
         self.next_job = 1
-        self.put_classes(self.view)
+        self.put_classes(self.state)
         for path in PATHS:
             self.put_queue(path)
         for number in range(1, self.chance.randint(1, 4) + 1):
@@ -82,8 +82,8 @@ class Life:
             self.set_policies()
 
     @property
-    def view(self) -> SchedulerState:
-        return self.follower.view
+    def state(self) -> SchedulerState:
+        return self.follower.state
 
     def put_classes(self, view: SchedulerState) -> None:
         for one in self.classes:
@@ -118,7 +118,7 @@ class Life:
             time_limit=chance.choice([None, 20.0]),
         )
         self.world.queues[queue.id] = queue
-        self.view.put_queue(queue)
+        self.state.put_queue(queue)
 
     def group(self) -> NodeGroup:
         chance = self.chance
@@ -166,12 +166,12 @@ class Life:
             chance.choice([0.0, 10.0]),
         )
         self.world.clusters[number] = cluster
-        self.view.put_cluster(cluster, self.now)
+        self.state.put_cluster(cluster, self.now)
         self.set_lease(number)
 
     def set_lease(self, number: int) -> None:
         until = self.now + self.chance.choice([60.0, 60.0, 60.0, -1.0])
-        self.world.leases[number] = self.view.lease_until[number] = until
+        self.world.leases[number] = self.state.lease_until[number] = until
 
     def submit(self) -> None:
         chance = self.chance
@@ -193,13 +193,13 @@ class Life:
 
     def put_waiting(self, job: WaitingJob) -> None:
         self.world.waiting[job.id] = job
-        self.view.put_waiting(job)
+        self.state.put_waiting(job)
 
     def end(self) -> None:
         """A run ends; some jobs wait again."""
         job_id = self.chance.choice(sorted(self.world.runs))
         run = self.world.runs.pop(job_id)
-        self.view.drop_job(job_id)
+        self.state.drop_job(job_id)
         if run.is_stopping or self.chance.random() < 0.2:
             again = WaitingJob(
                 job_id, 9, f"j{job_id}", run.queue_id, run.class_id, run.shape_id, 0, self.now, run.attempt
@@ -216,7 +216,7 @@ class Life:
         group = self.chance.choice(report.groups).name
         run = replace(run, placement=freeze_placement({group: dict(run.sizes)}))
         self.world.runs[job_id] = run
-        self.view.put_run(run)
+        self.state.put_run(run)
 
     def leave(self) -> None:
         """Members that were told to leave have left."""
@@ -227,12 +227,12 @@ class Life:
             leaving = dict(run.leaving)
             sizes = tuple((role, size - leaving.get(role, 0)) for role, size in run.sizes)
             self.world.runs[job_id] = replace(run, sizes=sizes, leaving=(), resized_at=self.now)
-            self.view.put_run(self.world.runs[job_id])
+            self.state.put_run(self.world.runs[job_id])
 
     def avoid(self) -> None:
         some = [job_id for job_id in self.world.waiting if self.chance.random() < 0.1]
         self.world.avoided = {job_id: (self.chance.choice(sorted(self.world.clusters)),) for job_id in some}
-        self.view.set_avoided(dict(self.world.avoided))
+        self.state.set_avoided(dict(self.world.avoided))
 
     def happens(self) -> None:
         what = self.chance.random()
@@ -259,7 +259,7 @@ class Life:
         elif self.world.waiting and (what < 0.91 or len(self.world.waiting) >= MOST_WAITING):
             job_id = self.chance.choice(sorted(self.world.waiting))
             del self.world.waiting[job_id]
-            self.view.drop_job(job_id)
+            self.state.drop_job(job_id)
 
     def set_policies(self) -> None:
         """An admin makes burst policies, what they have spent is counted, and pools were seen to grow."""
@@ -286,7 +286,7 @@ class Life:
         self.world.job_spent = {job: 10**8 for job in self.world.waiting if chance.random() < 0.2}
         self.world.spending = Spending({1: {hour: chance.choice([0, 10**7, 10**9])}})
         self.world.provisioning = {(1, pool): learn([10.0] * 20) for pool in ("r1", "r2")}
-        self.world.put_policies(self.view)
+        self.world.put_policies(self.state)
 
     def reserve(self) -> None:
         """An admin reserves nodes, or gives back all that were."""
@@ -308,7 +308,7 @@ class Life:
                 ends_at=begins + chance.choice([20.0, 60.0]),
             )
             self.world.advance = (*self.world.advance[-2:], made)
-        self.view.set_advance(self.world.advance)
+        self.state.set_advance(self.world.advance)
 
     # Cycles
 
@@ -319,7 +319,7 @@ class Life:
         self.chance.shuffle(steps)
         for step in steps:
             step(view)
-        view.shrunk_at = dict(self.view.shrunk_at)
+        view.shrunk_at = dict(self.state.shrunk_at)
         self.world.put_policies(view)
         return Engine(view, self.follower.engine.carried)
 
@@ -369,7 +369,7 @@ class Life:
         self.follower.engine.carry_over(plan)
         applied = Applied({job.id for job in plan.jobs} - lost, ending, self.now, shrunk, growing)
         self.follower.note_applied(plan, applied)
-        assert self.view.runs == self.world.runs
+        assert self.state.runs == self.world.runs
 
 
 def live(seed: int, most_cycles: int) -> tuple[int, ...]:

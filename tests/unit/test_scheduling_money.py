@@ -157,7 +157,7 @@ def test_with_all_weights_but_one_at_zero_the_best_by_that_score_wins(
     start = view.job("j").cycle().start("j")
     every = {line["cluster"]: line[name] for line in start.table}
     best = max(every.values())
-    assert every[next(one.name for one in view.view.clusters.values() if one.id == start.cluster_id)] == best
+    assert every[next(one.name for one in view.state.clusters.values() if one.id == start.cluster_id)] == best
     assert start.table[0]["score"] == best
 
 

@@ -139,5 +139,5 @@ def test_jobs_of_a_queue_that_has_become_a_parent_still_start() -> None:
 
 def test_jobs_of_a_queue_that_is_not_known_yet_wait() -> None:
     view = ViewBuilder().cluster("c", ONE_PLACE).queue("gone").job("a", queue="gone").job("b")
-    view.view.drop_queue(view.queues["gone"])
+    view.state.drop_queue(view.queues["gone"])
     assert view.cycle().started == ["b"]

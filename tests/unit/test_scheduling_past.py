@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.unit.test_scheduling_tree import counted, crowd
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
 from trainmaster_dispatcher.scheduling.state.usage_decay import LONGEST_GAP, DecayedUsage
 
 DAY = 86_400.0
@@ -17,7 +17,7 @@ DAY = 86_400.0
 
 def had(view: ViewBuilder, half_life: float = DAY, **levels: float) -> ViewBuilder:
     """With these levels of past usage, by queue."""
-    view.view.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
+    view.state.past = DecayedUsage(half_life, NOW, {view.queues[name]: level for name, level in levels.items()})
     return view
 
 
@@ -116,11 +116,11 @@ class TestTurns:
 
 def test_a_place_tells_what_the_queue_had_before() -> None:
     view = had(crowd(ViewBuilder().queue("a").queue("b"), "a", "b"), a=0.5)
-    ledger = ledger_of(view.engine, NOW)
-    place = place_of(view.view, ledger, view.ids["a#1"], NOW)
+    ledger = quotas_of(view.engine, NOW)
+    place = place_of(view.state, ledger, view.ids["a#1"], NOW)
     assert place is not None
     (turn,) = place.factors.queues
     assert (turn.past_share, turn.share, turn.rank, turn.siblings) == (0.5, 0.0, 2, 2)
-    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(view.view, ledger).queues}
+    shares = {usage.queue: (usage.share, usage.past_share) for usage in usage_of(view.state, ledger).queues}
     assert shares["a"] == (0.0, 0.5)
     assert shares["b"] == (0.0, 0.0)

@@ -18,8 +18,8 @@ from trainmaster_dispatcher.domain.shapes import Shape
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.queue_position import (
     TRIAL_JOB,
-    ledger_of,
     place_of,
+    quotas_of,
     try_out,
     usage_of,
 )
@@ -30,7 +30,7 @@ CLASSES = {"low": 1, "normal": 2, "high": 3}
 
 
 def placed(builder: ViewBuilder, name: str) -> Place:
-    place = place_of(builder.view, ledger_of(builder.engine, builder.now), builder.ids[name], builder.now)
+    place = place_of(builder.state, quotas_of(builder.engine, builder.now), builder.ids[name], builder.now)
     assert place is not None
     return place
 
@@ -40,7 +40,7 @@ def tried(
 ) -> Trial:
     """What would become of a job that is submitted now."""
     job = WaitingJob(0, 0, "new", builder.queues[queue], CLASSES[of], 0, priority, builder.now, 0)
-    trial = try_out(builder.engine, ledger_of(builder.engine, builder.now), job, shape or simple(), builder.now)
+    trial = try_out(builder.engine, quotas_of(builder.engine, builder.now), job, shape or simple(), builder.now)
     assert trial is not None
     return trial
 
@@ -54,7 +54,7 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
     view.cluster("c", nodes(4, cpu=4)).cluster("e", nodes(1, cpu=4), kind=ClusterKind.EDGE)
     view.run("r1", simple(cpu=2), on="c", queue="a/x").run("r2", simple(3, cpu=1), on="e", queue="a/y")
     view.run("r3", simple(cpu=1), on="e", queue="main")
-    usages = {one.queue: one for one in usage_of(view.view, ledger_of(view.engine, view.now)).queues}
+    usages = {one.queue: one for one in usage_of(view.state, quotas_of(view.engine, view.now)).queues}
     assert list(usages) == ["a", "a/x", "a/y", "main"]
     assert (usages["a"].running, usages["a"].used) == (2, {"cpu": "5", "cpu@kind=edge": "3"})
     assert (usages["a/x"].running, usages["a/x"].used) == (1, {"cpu": "2"})
@@ -65,7 +65,7 @@ def test_usage_is_told_by_line_of_a_queue_and_all_below_it() -> None:
 
 def test_a_queue_that_uses_nothing_is_told_so() -> None:
     view = ViewBuilder().cluster("c", nodes())
-    (main,) = usage_of(view.view, ledger_of(view.engine, view.now)).queues
+    (main,) = usage_of(view.state, quotas_of(view.engine, view.now)).queues
     assert (main.running, main.used, main.share, main.share_beyond_guarantee) == (0, {}, 0.0, 0.0)
 
 
@@ -115,13 +115,13 @@ def test_the_queues_are_told_from_the_root_with_their_turns_among_those_that_wai
 @pytest.mark.parametrize("name", ["running", "gone"])
 def test_a_job_that_does_not_wait_has_no_place(name: str) -> None:
     view = ViewBuilder().cluster("c", nodes(1, cpu=4)).run("running", on="c")
-    assert place_of(view.view, ledger_of(view.engine, NOW), view.ids.get(name, 99), NOW) is None
+    assert place_of(view.state, quotas_of(view.engine, NOW), view.ids.get(name, 99), NOW) is None
 
 
 def test_a_job_whose_queue_is_not_known_yet_has_no_place() -> None:
     view = ViewBuilder().queue("gone").job("j", queue="gone")
-    view.view.drop_queue(view.queues["gone"])
-    assert place_of(view.view, ledger_of(view.engine, NOW), view.ids["j"], NOW) is None
+    view.state.drop_queue(view.queues["gone"])
+    assert place_of(view.state, quotas_of(view.engine, NOW), view.ids["j"], NOW) is None
 
 
 waiting_jobs = st.lists(
@@ -146,8 +146,8 @@ def test_the_position_is_the_index_in_a_full_sort(
             view.longest_wait(of, seconds)
     for number, (of, cpu, priority, age) in enumerate(given_jobs):
         view.job(f"j{number}", simple(cpu=cpu), of=of, priority=priority, age=age)
-    jobs = view.view.jobs.values()
-    ordered = sorted(jobs, key=lambda job: head_of(view.view.classes[job.class_id], job.key, NOW))
+    jobs = view.state.jobs.values()
+    ordered = sorted(jobs, key=lambda job: head_of(view.state.classes[job.class_id], job.key, NOW))
     found = {job.id: placed(view, job.name).position for job in jobs}
     assert found == {job.id: index for index, job in enumerate(ordered, start=1)}
 
@@ -261,7 +261,7 @@ def test_the_place_counts_class_and_priority() -> None:
 def test_a_queue_or_class_that_is_not_known_yet_cannot_be_tried() -> None:
     view = ViewBuilder()
     job = WaitingJob(0, 0, "new", view.queues["main"], 2, 0, 0, NOW, 0)
-    ledger = ledger_of(view.engine, NOW)
+    ledger = quotas_of(view.engine, NOW)
     assert try_out(view.engine, ledger, replace(job, queue_id=99), simple(), NOW) is None
     assert try_out(view.engine, ledger, replace(job, class_id=99), simple(), NOW) is None
 
@@ -324,14 +324,14 @@ one_more = (st.sampled_from(QUEUES), st.sampled_from(sorted(CLASSES)), st.sample
 def test_a_trial_leaves_the_view_as_it_was(given_members: list[Member], queue: str, of: str, make: str) -> None:
     view = world(given_members)
     view.applied()
-    before, order, plan = picture(view.view), order_of(view.view), decide(view.engine, NOW)
-    waiting, index, shapes = view.view.waiting, view.engine.index, dict(view.view.shapes)
+    before, order, plan = picture(view.state), order_of(view.state), decide(view.engine, NOW)
+    waiting, index, shapes = view.state.waiting, view.engine.index, dict(view.state.shapes)
     trial = tried(view, MAKES[make](0), queue=queue, of=of)
-    assert view.view.waiting is waiting
+    assert view.state.waiting is waiting
     assert view.engine.index is index
-    assert picture(view.view) == before
-    assert order_of(view.view) == order
-    assert view.view.shapes == shapes
+    assert picture(view.state) == before
+    assert order_of(view.state) == order
+    assert view.state.shapes == shapes
     assert decide(view.engine, NOW) == plan
     assert trial.fits_empty or not trial.starts_now
 
@@ -340,11 +340,11 @@ def settle(view: ViewBuilder) -> None:
     """Let cycles go on until nothing changes any more."""
     while True:
         plan = view.applied().plan
-        stopping = [run.job_id for run in view.view.runs.values() if run.is_stopping]
+        stopping = [run.job_id for run in view.state.runs.values() if run.is_stopping]
         if not plan.starts and not stopping:
             return
         for job_id in stopping:
-            view.view.drop_job(job_id)
+            view.state.drop_job(job_id)
 
 
 @given(members, *one_more)
@@ -355,7 +355,7 @@ def test_what_is_said_to_start_in_a_settled_world_does_start_there(
     settle(view)
     trial = tried(view, shape, queue=queue, of=of)
     view.job("new", shape, queue=queue, of=of)
-    view.view.put_waiting(replace(view.view.jobs[view.ids["new"]], submitted_at=NOW))
+    view.state.put_waiting(replace(view.state.jobs[view.ids["new"]], submitted_at=NOW))
     assert placed(view, "new").position == trial.place.position
     outcome = view.cycle()
     assert outcome.where.get("new") == (trial.cluster if trial.starts_now else None)
@@ -366,7 +366,7 @@ def test_what_is_said_to_start_in_a_settled_world_does_start_there(
 
 def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ViewBuilder().cluster("c", nodes()).job("j")
-    before = picture(view.view)
+    before = picture(view.state)
 
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
@@ -374,5 +374,5 @@ def test_a_trial_that_fails_leaves_the_view_as_it_was(monkeypatch: pytest.Monkey
     monkeypatch.setattr("trainmaster_dispatcher.scheduling.queries.queue_position.decide", broken)
     with pytest.raises(RuntimeError):
         tried(view)
-    assert picture(view.view) == before
-    assert TRIAL_JOB not in view.view.jobs
+    assert picture(view.state) == before
+    assert TRIAL_JOB not in view.state.jobs

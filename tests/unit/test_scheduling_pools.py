@@ -9,7 +9,7 @@ from trainmaster.protocol.agent import Pool
 from trainmaster.protocol.reasons import Tier, Token
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, try_out
+from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
 from trainmaster_dispatcher.scheduling.state.state import COMING, WaitingJob, freeze_placement
 
 BIG = simple(cpu=8)
@@ -57,11 +57,11 @@ def test_a_node_that_has_come_is_not_free_for_others_while_those_who_wait_for_it
     view.cluster("c", nodes(1, cpu=4), nodes(1, "new", cpu=8), pools=(pool(1),))
     outcome = view.job("b", BIG).cycle()
     assert outcome.start("b").pools == ("big",)
-    run = view.view.runs[view.ids["a"]]
+    run = view.state.runs[view.ids["a"]]
     run.placement = freeze_placement({"new": {"worker": 1}})
     run.load = None
-    view.view.drop_job(run.job_id)
-    view.view.put_run(run)
+    view.state.drop_job(run.job_id)
+    view.state.put_run(run)
     assert view.cycle().start("b").pools == ("big",)
 
 
@@ -106,7 +106,7 @@ def test_nothing_grows(sentence: str) -> None:
 
 def test_a_pool_that_is_known_to_come_soon_gets_less_time() -> None:
     view = growing().job("j", BIG)
-    view.view.set_provisioning({(view.clusters["c"], "big"): learn([30.0] * 20)})
+    view.state.set_provisioning({(view.clusters["c"], "big"): learn([30.0] * 20)})
     start = view.cycle().start("j")
     assert start.awaits == 1.5 * 30 + 60
     assert start.why.endswith("which is expected to take 32s")
@@ -115,7 +115,7 @@ def test_a_pool_that_is_known_to_come_soon_gets_less_time() -> None:
 def test_a_job_on_trial_is_told_that_it_could_run_though_only_on_nodes_to_come() -> None:
     view = growing()
     job = WaitingJob(0, 0, "j", view.queues["main"], 2, 0, 0, NOW, 0)
-    trial = try_out(view.engine, ledger_of(view.engine, NOW), job, BIG, NOW)
+    trial = try_out(view.engine, quotas_of(view.engine, NOW), job, BIG, NOW)
     assert trial is not None
     assert (trial.could_run, trial.starts_now, trial.fits_empty, trial.fits_now) == (True, True, ("c",), ())
 

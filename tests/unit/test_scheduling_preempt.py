@@ -260,7 +260,7 @@ def test_an_exchange_is_never_undone_by_the_next_ones() -> None:
             view.requeued(name)
     assert rounds[0] > 0
     assert rounds[-3:] == [0, 0, 0], rounds
-    running = Counter(view.view.queues[run.queue_id].path for run in view.view.runs.values())
+    running = Counter(view.state.queues[run.queue_id].path for run in view.state.runs.values())
     assert running["owed"] >= 2
     assert running["rich"] >= 1
 

@@ -13,10 +13,11 @@ from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
 from trainmaster_dispatcher.scheduler.gc_tuning import Memory
+from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import lay_out
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import only_role, size_choices, suits
-from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, fill
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.selection.scores import Fit, fixed_score, measure, score, scorer
 from trainmaster_dispatcher.scheduling.state.state import Cluster, SchedulerState, WaitingJob
 

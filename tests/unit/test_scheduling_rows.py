@@ -147,7 +147,7 @@ def test_runs_alike_are_counted_together_as_one_by_one() -> None:
     def view() -> SchedulerState:
         stage = ViewBuilder().cluster("c", nodes(10, cpu=4))
         stage.jobs(6, "j", simple(cpu=1)).jobs(2, "k", simple(cpu=2))
-        return stage.view
+        return stage.state
 
     together, single = view(), view()
     runs = [of(1), of(2), of(3), of(7, 2), of(8, 2), of(5)]

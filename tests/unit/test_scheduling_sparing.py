@@ -10,10 +10,10 @@ from tests.unit.building import Outcome, ViewBuilder, amounts, gang, nodes, role
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.states import ClusterKind
 from trainmaster_dispatcher.domain.weights import Weights
-from trainmaster_dispatcher.scheduling.packing.best_fit import commonness
+from trainmaster_dispatcher.scheduling.packing.best_fit import commonness, tightest
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity
 from trainmaster_dispatcher.scheduling.packing.gang_packing import first_node
-from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket, tightest
+from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 from trainmaster_dispatcher.scheduling.selection.scarcity import Scarcity
 from trainmaster_dispatcher.scheduling.state.state import Cluster
 

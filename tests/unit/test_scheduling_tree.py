@@ -218,8 +218,8 @@ class TestStates:
 
     def test_a_run_that_is_stopping_is_not_ended_again(self) -> None:
         view = ViewBuilder().cluster("c", nodes()).queue("x", state=QueueState.SUSPENDED).run("own", on="c", queue="x")
-        run = view.view.runs[view.ids["own"]]
-        view.view.put_run(replace(run, is_stopping=True))
+        run = view.state.runs[view.ids["own"]]
+        view.state.put_run(replace(run, is_stopping=True))
         assert decide(view.engine, view.now).stops == []
 
     def test_runs_of_a_suspended_queue_end_so_many_in_a_cycle(self) -> None:

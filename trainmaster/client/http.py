@@ -1,4 +1,4 @@
-"""The client: every call of the API, typed, over one connection pool. Blocking; ``async_http.py`` has the same with ``await``."""
+"""The client: every call of the API, typed, over one connection pool. Blocking; ``async_http.py`` is made of this module."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,9 @@ class Client:
 
     Without ``url`` and ``key``: those of TRAINMASTER_URL and TRAINMASTER_API_KEY, else of the configuration file; raises
     ConfigurationError. ``timeout``: seconds for one answer. ``on_retry`` is told of each failure that is tried again, and after
-    how many seconds. May be used by several threads at once.
+    how many seconds.
+
+    May be used by several threads at once.
     """
 
     def __init__(

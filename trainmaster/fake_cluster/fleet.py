@@ -84,7 +84,7 @@ class Provisioning(Strict):
 
 
 class FleetGroup(Strict):
-    """Nodes alike. With a topology they are spread evenly over its narrowest domains."""
+    """Equivalent nodes. With a topology they are spread evenly over its narrowest domains."""
 
     name: Name40
     count: Annotated[int, Field(ge=0, le=MOST_NODES)]

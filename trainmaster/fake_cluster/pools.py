@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster, in pools of nodes alike, indexed by what is free on them.
+"""The nodes of a simulated cluster, in pools of equivalent nodes, indexed by what is free on them.
 
 A pool is a node group inside one of its narrowest topology domains. Where a member fits is found by looking at the distinct
 free amounts of a pool, of which there are few, and not at its nodes. Nothing here is ordered by chance: same calls, same nodes.
@@ -58,7 +58,7 @@ class Lot:
 
 
 class Pool:
-    """Nodes alike: one group, one place in the topology."""
+    """Equivalent nodes: one group, one place in the topology."""
 
     def __init__(
         self, index: int, name: str, group: FleetGroup, path: tuple[str, ...], share: tuple[int, int], grid: Resources

@@ -81,7 +81,7 @@ MOST_SECONDS_AGO = 366 * 86_400.0
 
 
 class NodeGroup(Lenient):
-    """Nodes alike in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
+    """Equivalent nodes in what matters. ``free`` is per node: allocatable minus what others use, never minus our own members."""
 
     name: Word
     count: int = Field(ge=0, le=MOST_NODES)

@@ -232,7 +232,7 @@ class PolicyStatus(PolicyFigures):
 
 
 class Preview(Lenient):
-    """What would become of jobs alike under a policy now."""
+    """What would become of equivalent jobs under a policy now."""
 
     job: str
     """The first of them."""

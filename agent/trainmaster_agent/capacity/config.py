@@ -48,7 +48,7 @@ class PoolTaint(Strict):
 
 
 class ScalePool(Strict):
-    """Nodes alike that the cluster's autoscaler adds and removes."""
+    """Equivalent nodes that the cluster's autoscaler adds and removes."""
 
     name: Name40
     resources: dict[ResourceName, Quantity] = Field(default_factory=dict)

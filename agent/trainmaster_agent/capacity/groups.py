@@ -1,4 +1,4 @@
-"""Nodes alike in what matters, as node groups: at most so many, and named after what they are.
+"""Equivalent nodes in what matters, as node groups: at most so many, and named after what they are.
 
 Names are hashes of the content, so that a group keeps its name across reports, and across restarts of the agent.
 """
@@ -103,7 +103,7 @@ class Grouper:
         self._known: dict[tuple[_Stage, frozenset[str]], dict[Alike, Alike]] = {}
 
     def group(self, fine: Mapping[Alike, int], level_labels: frozenset[str]) -> Grouped:
-        """``fine``: nodes alike by the configured grid, and how many there are. ``level_labels``: what topology paths are made of."""
+        """``fine``: equivalent nodes by the configured grid, with their number. ``level_labels``: what topology paths are made of."""
         if len(fine) <= self._most:
             self._known.clear()
             return Grouped(fine, None, ())

@@ -15,7 +15,7 @@ from trainmaster_agent.kube.pods import PodSight
 
 @dataclass(frozen=True, slots=True)
 class GangRole:
-    """Members alike. ``pod`` is the specification that each of them gets, as far as the placement has not changed it."""
+    """Equivalent members. ``pod`` is the specification that each of them gets, as far as the placement has not changed it."""
 
     name: str
     size: int

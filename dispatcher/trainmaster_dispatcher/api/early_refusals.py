@@ -4,17 +4,14 @@ It refuses only what the routes would refuse, with the same answer, by what this
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import orjson
 
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.api.asgi import App, Receive, Scope, Send, request_id
+from trainmaster_dispatcher.api.context import State
 from trainmaster_dispatcher.api.limits import CALL, Call
-
-if TYPE_CHECKING:
-    from trainmaster_dispatcher.api.context import State
 
 _USERS = "/v1/"
 _MOST_DRAINED = 65_536
@@ -24,7 +21,7 @@ _MOST_DRAINED = 65_536
 class EarlyRefusals:
     """Wraps the routes. ``state``: what the application holds, None before it has started."""
 
-    def __init__(self, app: App, state: "Callable[[], State | None]") -> None:
+    def __init__(self, app: App, state: Callable[[], State | None]) -> None:
         self._app = app
         self._state = state
 
@@ -51,7 +48,7 @@ class EarlyRefusals:
         await send({"type": "http.response.body", "body": body})
 
 
-def _problem(state: "State", scope: Scope) -> ProblemError | None:
+def _problem(state: State, scope: Scope) -> ProblemError | None:
     """Return why a call is refused, if its key or its address is over a limit."""
     given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     scheme, _, secret = given.decode("latin-1").partition(" ")

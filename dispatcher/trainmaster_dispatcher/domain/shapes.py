@@ -32,6 +32,10 @@ class Terms:
     numa: str
 
 
+RoleKey = tuple[Terms, frozenset[str]]
+"""Terms, and the devices that members need."""
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Wishes:
     """What a job asks of its cluster beside room. There is one object for all that ask the same, so that it is its own key."""
@@ -85,7 +89,7 @@ class RoleShape:
     numa: str = ""
     """``restricted`` or ``singleNode`` where the node has to keep a member to its NUMA zones."""
     terms: Terms = field(init=False, repr=False, compare=False)
-    key: tuple[Terms, frozenset[str]] = field(init=False, repr=False, compare=False)
+    key: RoleKey = field(init=False, repr=False, compare=False)
     """What decides in which order its members take nodes: the terms and the devices that they need."""
 
     def __post_init__(self) -> None:

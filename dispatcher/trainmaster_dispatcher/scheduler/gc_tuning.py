@@ -15,22 +15,22 @@ _FEW_RUNS = 10_000
 
 
 class Memory:
-    """Keeps the collector away from what a view holds."""
+    """Keeps the collector away from what a state holds."""
 
     def __init__(self) -> None:
-        self._view: SchedulerState | None = None
+        self._state: SchedulerState | None = None
         self._jobs = self._runs = 0
         gc.set_threshold(_YOUNG, 20, 20)
 
-    def look(self, view: SchedulerState) -> None:
-        """Freeze what is there when a view is new, or holds many more jobs or runs than at the last time, or many less."""
-        jobs, runs = len(view.jobs), len(view.runs)
-        if self._view is not None and view is not self._view:
+    def look(self, state: SchedulerState) -> None:
+        """Freeze what is there when a state is new, or holds many more jobs or runs than at the last time, or many less."""
+        jobs, runs = len(state.jobs), len(state.runs)
+        if self._state is not None and state is not self._state:
             # The old view may be part of a cycle.
-            self._view = None
+            self._state = None
             gc.unfreeze()
             gc.collect()
-        elif self._view is not None and abs(jobs - self._jobs) < _FEW_JOBS and abs(runs - self._runs) < _FEW_RUNS:
+        elif self._state is not None and abs(jobs - self._jobs) < _FEW_JOBS and abs(runs - self._runs) < _FEW_RUNS:
             return
-        self._view, self._jobs, self._runs = view, jobs, runs
+        self._state, self._jobs, self._runs = state, jobs, runs
         gc.freeze()

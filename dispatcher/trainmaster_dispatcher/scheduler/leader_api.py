@@ -1,4 +1,4 @@
-"""Where the leader answers questions of the apis about its view: a small HTTP endpoint on the loop's own event loop.
+"""Where the leader answers questions of the apis about its state: a small HTTP endpoint on the loop's own event loop.
 
 Each answer is worked out in one go, and the loop waits for it meanwhile. So answers are short, and trials, which are not so short
 where clusters are many, take at most half of the time: after each, the loop has as long for itself. Who knows the secret in the
@@ -30,7 +30,7 @@ from trainmaster_dispatcher.domain.burst_policies import policy_of
 from trainmaster_dispatcher.http_connections import server_config
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview, statuses
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of, place_of, usage_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import place_of, quotas_of, usage_of
 from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.services.leader_queries import MOST_TRIED, Answers, PreviewQuestion, Questions, answer_trial
@@ -62,22 +62,22 @@ Look = Callable[[], Sight | None]
 """The leader's sight; None in a process that does not lead, or has not read everything yet."""
 
 
-class _Ledgers:
-    """The ledger of a moment, for all questions of that moment."""
+class _KnownQuotas:
+    """The quotas of a moment, for all questions of that moment."""
 
     def __init__(self) -> None:
-        self._ledger: QuotaTree | None = None
-        self._ledger_of: SchedulerState | None = None
+        self._quotas: QuotaTree | None = None
+        self._quotas_of: SchedulerState | None = None
 
     def of(self, sight: Sight) -> QuotaTree:
-        if self._ledger is None or self._ledger_of is not sight.engine.state:
-            self._ledger, self._ledger_of = ledger_of(*sight), sight.engine.state
-            # Not longer: it holds its view, which may be large and no longer in use.
+        if self._quotas is None or self._quotas_of is not sight.engine.state:
+            self._quotas, self._quotas_of = quotas_of(*sight), sight.engine.state
+            # Not longer: it holds its state, which may be large and no longer in use.
             asyncio.get_running_loop().call_later(_LEDGER_SECONDS, self._forget)
-        return self._ledger
+        return self._quotas
 
     def _forget(self) -> None:
-        self._ledger = self._ledger_of = None
+        self._quotas = self._quotas_of = None
 
 
 def make_reads(
@@ -85,7 +85,7 @@ def make_reads(
 ) -> Starlette:
     """The endpoint; 401 without the secret, 503 where there is nothing to see.
 
-    ``deciding`` is held while the view is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and ``/bursts``,
+    ``deciding`` is held while the state is in use, ``changing`` while it changes. ``GET /place/{key}``, ``/usage`` and ``/bursts``,
     ``POST /try`` and ``/preview``.
     """
     asked = _Asked(look, deciding or asyncio.Lock(), changing or asyncio.Lock())
@@ -116,13 +116,13 @@ def make_reads(
 
 
 class _Asked:
-    """Answers the questions. ``free`` is held while the view is in use, ``changing`` while it changes."""
+    """Answers the questions. ``free`` is held while the state is in use, ``changing`` while it changes."""
 
     def __init__(self, look: Look, free: asyncio.Lock, changing: asyncio.Lock) -> None:
         self._look = look
         self._free = free
         self._changing = changing
-        self._ledgers = _Ledgers()
+        self._known_quotas = _KnownQuotas()
         self._one_at_a_time = asyncio.Lock()
 
     async def place(self, request: Request) -> Response:
@@ -130,13 +130,15 @@ class _Asked:
             sight = self._look()
             if sight is None:
                 return _not_leading()
-            found = place_of(sight.engine.state, self._ledgers.of(sight), request.path_params["key"], sight.now)
+            found = place_of(sight.engine.state, self._known_quotas.of(sight), request.path_params["key"], sight.now)
         return Response("it does not wait", 404) if found is None else _answer(found)
 
     async def usage(self, _request: Request) -> Response:
         async with self._free:
             sight = self._look()
-            return _not_leading() if sight is None else _answer(usage_of(sight.engine.state, self._ledgers.of(sight)))
+            return (
+                _not_leading() if sight is None else _answer(usage_of(sight.engine.state, self._known_quotas.of(sight)))
+            )
 
     async def bursts(self, _request: Request) -> Response:
         async with self._free:
@@ -150,7 +152,7 @@ class _Asked:
             return Response(str(error), 422)
         if len(questions.jobs) > MOST_TRIED:
             return Response(f"at most {MOST_TRIED} jobs", 422)
-        trials = await _try_each(self._look, self._ledgers, questions, self._one_at_a_time, self._free)
+        trials = await _try_each(self._look, self._known_quotas, questions, self._one_at_a_time, self._free)
         return _not_leading() if trials is None else _answer(Answers(trials=tuple(trials)))
 
     async def preview(self, request: Request) -> Response:
@@ -161,7 +163,7 @@ class _Asked:
         policies = None
         if question.policies is not None:
             policies = [policy_of(number, spec) for number, spec in question.policies]
-        # In a thread, so nobody may change the view meanwhile.
+        # In a thread, so nobody may change the state meanwhile.
         async with self._one_at_a_time, self._changing, self._free:
             sight = self._look()
             if sight is None:
@@ -172,7 +174,7 @@ class _Asked:
 
 
 async def _try_each(
-    look: Look, ledgers: _Ledgers, questions: Questions, one_at_a_time: asyncio.Lock, free: asyncio.Lock
+    look: Look, ledgers: _KnownQuotas, questions: Questions, one_at_a_time: asyncio.Lock, free: asyncio.Lock
 ) -> list[Trial | None] | None:
     """The trials of one call; None where there is nothing to see."""
     trials: list[Trial | None] = []

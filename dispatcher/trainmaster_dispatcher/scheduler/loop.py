@@ -50,8 +50,8 @@ _REHEARSAL_PART = 20
 """A standby rehearses for one part of its time in so many at most."""
 
 
-def _is_large(view: SchedulerState) -> bool:
-    return len(view.jobs) + len(view.runs) >= _MANY_JOBS
+def _is_large(state: SchedulerState) -> bool:
+    return len(state.jobs) + len(state.runs) >= _MANY_JOBS
 
 
 async def _decided(engine: Engine, now: float) -> Plan:
@@ -96,9 +96,9 @@ class Scheduler:
         self._deciding = asyncio.Lock()
         """Held while a decision is made, which may be in a thread of its own."""
         self._changing = asyncio.Lock()
-        """Held while the view takes in changes."""
+        """Held while the state takes in changes."""
         self._loaded = asyncio.Event()
-        """Whether the view has all there is: before that there is nothing to lead with."""
+        """Whether the state has all there is: before that there is nothing to lead with."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until ``stop``; then give the lead away at once. Raises CannotListenError."""
@@ -141,8 +141,8 @@ class Scheduler:
             self.stores,
             lambda: self._follower.cursor,
             lambda: self.token is not None,
-            lambda: self._book.waits(self._follower.view),
-            lambda: bursting.budgets_used(self._follower.view, self._follower.now),
+            lambda: self._book.waits(self._follower.state),
+            lambda: bursting.budgets_used(self._follower.state, self._follower.now),
             lambda: self._follower.quarantine.counts() | _held(self._follower.engine),
         )
 
@@ -172,7 +172,7 @@ class Scheduler:
             log.warning("the cycle could not be done: %s", error)
         except Exception as error:
             # A scheduler that ends queues nobody's jobs: read everything anew and try again, and say so loudly.
-            log.exception("the cycle failed unexpectedly; the view is read anew")
+            log.exception("the cycle failed unexpectedly; the state is read anew")
             note(Part.CYCLE, "of the scheduler", error)
             self._follower, self._book = Follower(quarantine=self._follower.quarantine), ReasonBook()
             return _LOOK_SECONDS
@@ -192,12 +192,12 @@ class Scheduler:
         with metrics.absorb_seconds.time():
             async with self._changing:
                 unsettled = await self._absorb(follower)
-        self._memory.look(follower.view)
+        self._memory.look(follower.state)
         token = self.token
         if token is None:
             await self._rehearse(follower)
             return self._pause(unsettled)
-        if follower.view.past is None:
+        if follower.state.past is None:
             await self._count_usage(token, follower)
         with metrics.cycle_seconds.time():
             again = await self._decide_and_apply(token, follower, book, unsettled=unsettled)
@@ -208,7 +208,7 @@ class Scheduler:
     async def _rehearse(self, follower: Follower) -> None:
         """As a standby with a large view, decide now and then without applying it.
 
-        What follows from the view is then worked out when it has to lead: its first decision takes no longer than another one.
+        What follows from the state is then worked out when it has to lead: its first decision takes no longer than another one.
         Clusters that are kept for jobs are the same that the leader keeps, as both decide alike on the same view.
         """
         engine, began = follower.engine, self.clock()
@@ -230,7 +230,7 @@ class Scheduler:
         """Take in what has changed. After a long silence everything is read anew: the feed is kept for an hour at least, no longer."""
         now = self.boot_clock()
         if follower.cursor is not None and now - self._absorbed_at > _STALE_SECONDS:
-            log.warning("nothing was read for %d s; the view is read anew", now - self._absorbed_at)
+            log.warning("nothing was read for %d s; the state is read anew", now - self._absorbed_at)
             follower.begin_anew()
         unsettled = await follower.absorb(self.stores, self.clock())
         self._absorbed_at = now
@@ -251,10 +251,10 @@ class Scheduler:
         if plan.changes_anything or changed:
             self.cycle += 1
             decided = self.clock()
-            waited = book.waited(follower.view, plan)
+            waited = book.waited(follower.state, plan)
             applied = await apply_plan.apply_plan(self.stores, token, plan, changed, self.cycle, waited)
             metrics.apply_seconds.observe(self.clock() - decided)
-            gauges.note_applied(follower.view, plan, applied.jobs)
+            gauges.note_applied(follower.state, plan, applied.jobs)
             async with self._changing:
                 follower.note_applied(plan, applied)
                 if applied.unwritten:

@@ -1,1 +1,1 @@
-"""From a view of jobs and clusters to a plan. Pure: no I/O, no clock, no randomness."""
+"""From a state of jobs and clusters to a plan. Pure: no I/O, no clock, no randomness."""

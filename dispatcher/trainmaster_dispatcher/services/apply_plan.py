@@ -14,7 +14,7 @@ from trainmaster.protocol.states import HoldCause, JobState, StopCause
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain import job_machine, run_machine
 from trainmaster_dispatcher.scheduling.cycle import explain
-from trainmaster_dispatcher.scheduling.queries.queue_position import ledger_of
+from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start
 from trainmaster_dispatcher.scheduling.state.state import ClassKey
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
@@ -347,34 +347,34 @@ async def _release(stores: Stores, token: int, job_ids: Sequence[int]) -> int:
 async def count_usage(stores: Stores, token: int, follower: Follower) -> None:
     """Count what queues use now towards their past usage, and store it, where past usage counts.
 
-    The first time for a view, what was stored is taken up, whoever stored it.
+    The first time for a state, what was stored is taken up, whoever stored it.
     """
     half_life = stores.settings.usage_half_life
     if half_life is None:
         return
-    view, now = follower.view, follower.now
+    state, now = follower.state, follower.now
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             return
-        past = view.past
+        past = state.past
         if past is None:
             at, levels = await scheduling.usage_levels(tx) or (now, {})
             past = DecayedUsage(parse_duration(half_life), at, levels)
-        ledger = ledger_of(follower.engine, now)
+        quotas = quotas_of(follower.engine, now)
         # Nobody has had more than everything, though what runs on clusters that were lost may be more than what is there now.
-        shares = {queue.id: min(ledger.share(queue)[0], 1.0 / queue.weight) for queue in view.queues.values()}
+        shares = {queue.id: min(quotas.share(queue)[0], 1.0 / queue.weight) for queue in state.queues.values()}
         past = past.advanced(now, shares)
         await scheduling.save_usage_levels(tx, past.at, past.levels)
-    view.past = past
+    state.past = past
 
 
 async def warn_of_budgets(stores: Stores, token: int, follower: Follower) -> None:
     """Tell of budgets of burst policies that are used up, or nearly."""
-    if not follower.view.policies:
+    if not follower.state.policies:
         return
     async with stores.database.transaction() as tx:
         if await scheduling.is_lead(tx, token):
-            await bursting.warn(tx, follower.view, follower.now)
+            await bursting.warn(tx, follower.state, follower.now)
 
 
 async def keep_house(stores: Stores, token: int, partitions_sql: str) -> None:

@@ -119,22 +119,22 @@ async def note_costs(tx: Transaction, costs: Mapping[tuple[int, int], int]) -> N
         await store.add_spent(tx, costs)
 
 
-def budgets_used(view: SchedulerState, now: float) -> dict[tuple[str, ...], float]:
+def budgets_used(state: SchedulerState, now: float) -> dict[tuple[str, ...], float]:
     """By policy and span: the part of its budget that runs have spent until now."""
     return {
         (policy.name, one.window.span.value): one.spent / one.limit if one.limit else 1.0
-        for policy in view.policies.values()
-        for one in standings_of(view, policy, now)
+        for policy in state.policies.values()
+        for one in standings_of(state, policy, now)
     }
 
 
-async def warn(tx: Transaction, view: SchedulerState, now: float) -> None:
+async def warn(tx: Transaction, state: SchedulerState, now: float) -> None:
     """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
     found = []
-    for policy in view.policies.values():
+    for policy in state.policies.values():
         standings = list[Standing]()
         with contained(Part.BURST_POLICY, policy.name):
-            standings = standings_of(view, policy, now)
+            standings = standings_of(state, policy, now)
         for standing in standings:
             for part in (*policy.warn_at, 1.0):
                 if standing.limit and standing.spent >= part * standing.limit:
@@ -143,8 +143,8 @@ async def warn(tx: Transaction, view: SchedulerState, now: float) -> None:
     for one in await store.note_warnings(tx, found) if found else ():
         log.warning(
             "burst policy %s has used %.0f %% of its budget for this %s",
-            view.policies[one.policy_id].name,
+            state.policies[one.policy_id].name,
             100 * one.part,
             one.span,
-            extra={"policy": view.policies[one.policy_id].name, "span": one.span, "part": one.part},
+            extra={"policy": state.policies[one.policy_id].name, "span": one.span, "part": one.part},
         )

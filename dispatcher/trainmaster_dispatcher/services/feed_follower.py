@@ -1,7 +1,7 @@
 """Load: from the store to the scheduler's view, at first as a whole and then as it changes.
 
-What cannot be used of what is stored is quarantined object by object: the view has something in its place by which nothing starts,
-or leaves it out. It is read anew when it changes, and now and then. Where the view itself may be damaged it is made anew.
+What cannot be used of what is stored is quarantined object by object: the state has something in its place by which nothing starts,
+or leaves it out. It is read anew when it changes, and now and then. Where the state itself may be damaged it is made anew.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ class Follower:
     engine: Engine = field(default_factory=Engine)
     cursor: Cursor | None = None
     epoch: int | None = None
-    """Store epoch of the installation that the view was loaded from."""
+    """Store epoch of the installation that the state was loaded from."""
     ahead: float = 0.0
     """By how much the store's time since the epoch is ahead of the caller's clock."""
     now: float = 0.0
@@ -102,11 +102,11 @@ class Follower:
     tariffs: dict[int, Tariff] = field(default_factory=dict)
     """By cluster: what it charges now."""
     run_versions: dict[int, int] = field(default_factory=dict)
-    """By job with a live run: the version of the job that the view has."""
+    """By job with a live run: the version of the job that the state has."""
     _ran_before: set[int] = field(default_factory=set)
     """Waiting jobs that have run before, of which it is to be looked up what was spent on them by burst policies."""
     quarantine: Quarantine = field(default_factory=Quarantine)
-    """What the view leaves out because it cannot be used; it outlives the view."""
+    """What the state leaves out because it cannot be used; it outlives the state."""
     clock: float = 0.0
     """The caller's clock at the last look."""
     _unpriced: Mapping[int, Exception] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class Follower:
     _blamed: set[int] = field(default_factory=set)
     """Waiting jobs whose start could not be written, with runs that had to end for them."""
     _is_damaged: bool = False
-    """Whether an error came while the view took something in, so that parts of it may be wrong."""
+    """Whether an error came while the state took something in, so that parts of it may be wrong."""
 
     @property
-    def view(self) -> SchedulerState:
+    def state(self) -> SchedulerState:
         return self.engine.state
 
     def begin_anew(self) -> None:
@@ -133,7 +133,7 @@ class Follower:
         epoch = self.epoch
         unsettled = await self._absorb(stores, now)
         if epoch is not None and self.epoch != epoch:
-            # The store was restored from a backup: changes that are not in it any more are in the view.
+            # The store was restored from a backup: changes that are not in it any more are in the state.
             self.begin_anew()
             unsettled = await self._absorb(stores, now)
         for _ in range(_MOST_REPAIRS):
@@ -157,15 +157,15 @@ class Follower:
             for row in await scheduling.leases(tx):
                 self.ahead, self.now, self.epoch = row.now - now, row.now, row.store_epoch
                 if row.cluster_id is not None:
-                    self.view.set_lease(row.cluster_id, row.until)
-            self.view.set_trouble(
+                    self.state.set_lease(row.cluster_id, row.until)
+            self.state.set_trouble(
                 {row.cluster_id: step for row in await scheduling.troubles(tx) if (step := step_of(row.level))}
             )
             avoided: dict[int, list[int]] = {}
             for row in await scheduling.cool_downs(tx):
                 avoided.setdefault(row.job_id, []).append(row.cluster_id)
-            self.view.sweep()
-            self.view.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
+            self.state.sweep()
+            self.state.set_avoided({job: tuple(sorted(clusters)) for job, clusters in avoided.items()})
         return unsettled
 
     async def _load(self, tx: Transaction) -> None:
@@ -202,7 +202,7 @@ class Follower:
             await self._take(tx, rows)
         if ("provisioning", 0) in feed.others:
             await self._load_provisioning(tx)
-        # Behind the jobs: what a run that has gone from the view has cost is in what is read now.
+        # Behind the jobs: what a run that has gone from the state has cost is in what is read now.
         if any(kind in ("spend", "policy") for kind, _ in feed.others):
             await self._load_spending(tx)
         self.cursor = feed.cursor
@@ -210,18 +210,18 @@ class Follower:
 
     async def _load_spending(self, tx: Transaction) -> None:
         """What was spent by policies. What was spent on jobs that wait is read for those that have run by one before."""
-        policies = list(self.view.policies.values())
-        self.view.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
-        self._ran_before |= self.view.job_spent.keys()
+        policies = list(self.state.policies.values())
+        self.state.spending = await bursting.load_spending(tx, policies) if policies else NOTHING_SPENT
+        self._ran_before |= self.state.job_spent.keys()
         await self._load_job_spending(tx)
 
     async def _load_job_spending(self, tx: Transaction) -> None:
         """Of jobs that have begun to wait again since, and of those for which something was spent."""
-        waiting = [job for job in self._ran_before if job in self.view.jobs]
+        waiting = [job for job in self._ran_before if job in self.state.jobs]
         self._ran_before = set()
         found = await bursts.spent_on_jobs(tx, waiting) if waiting else {}
-        kept = {job: cost for job, cost in self.view.job_spent.items() if job in self.view.jobs}
-        self.view.job_spent = kept | found
+        kept = {job: cost for job, cost in self.state.job_spent.items() if job in self.state.jobs}
+        self.state.job_spent = kept | found
 
     async def _load_provisioning(self, tx: Transaction) -> None:
         samples: dict[tuple[int, str], list[float | None]] = {}
@@ -231,42 +231,42 @@ class Follower:
         for (cluster_id, pool), found in samples.items():
             with contained(Part.CLUSTER, f"pool {pool} of cluster {cluster_id}"):
                 learnt[cluster_id, pool] = learn(found)
-        self.view.set_provisioning(learnt)
+        self.state.set_provisioning(learnt)
 
     def _known_version(self, job_id: int) -> int:
-        """The version of a job in the view; what was read or applied at this version need not be read again."""
-        waiting = self.view.jobs.get(job_id)
+        """The version of a job in the state; what was read or applied at this version need not be read again."""
+        waiting = self.state.jobs.get(job_id)
         return waiting.version if waiting is not None else self.run_versions.get(job_id, 0)
 
     def _drop(self, job_id: int) -> None:
-        self.view.drop_job(job_id)
+        self.state.drop_job(job_id)
         self.run_versions.pop(job_id, None)
         if self.quarantine.entries:
             self.quarantine.release(Part.JOB, job_id)
             self.quarantine.release(Part.RUN, job_id)
 
     async def _load_tenants(self, tx: Transaction) -> None:
-        view = self.view
+        state = self.state
         queues = {row.id: row for row in await tenants.stored_queues(tx)}
-        for gone in view.queues.keys() - queues.keys():
-            view.drop_queue(gone)
+        for gone in state.queues.keys() - queues.keys():
+            state.drop_queue(gone)
         self._put_all(
             Part.QUEUE,
             queues.values(),
             objects.queue_from,
-            view.put_queue,
+            state.put_queue,
             lambda row, fault: from_specs.unreadable_queue(row.id, row.path, row.parent_id, fault),
         )
         self._put_all(
             Part.PRIORITY_CLASS,
             await tenants.stored_classes(tx),
             objects.class_from,
-            view.put_class,
+            state.put_class,
             lambda row, fault: from_specs.unreadable_class(row.id, row.name, row.value, fault),
         )
-        view.set_datasets(self._made(Part.DATASET, await datasets.stored_datasets(tx), objects.dataset_from))
+        state.set_datasets(self._made(Part.DATASET, await datasets.stored_datasets(tx), objects.dataset_from))
         roots = [row.path for row in queues.values() if row.parent_id is None]
-        view.set_policies(
+        state.set_policies(
             self._made(
                 Part.BURST_POLICY,
                 await bursts.stored_policies(tx),
@@ -277,10 +277,10 @@ class Follower:
             )
         )
         await self._load_provisioning(tx)
-        view.set_advance(self._made(Part.RESERVATION, await tenants.stored_reservations(tx), objects.reservation_from))
+        state.set_advance(self._made(Part.RESERVATION, await tenants.stored_reservations(tx), objects.reservation_from))
         clusters = {row.id: row for row in await scheduling.clusters(tx)}
-        for gone in view.clusters.keys() - clusters.keys():
-            view.drop_cluster(gone)
+        for gone in state.clusters.keys() - clusters.keys():
+            state.drop_cluster(gone)
         self.quarantine.keep_only(Part.CLUSTER, clusters)
         histories = await pricing.histories(tx)
         self.tariffs = {key: history.tariffs[-1] for key, history in histories.known.items()}
@@ -292,7 +292,7 @@ class Follower:
             Part.CLUSTER,
             rows,
             self._cluster_from,
-            lambda cluster: self.view.put_cluster(cluster, self.now),
+            lambda cluster: self.state.put_cluster(cluster, self.now),
             lambda row, fault: from_specs.unreadable_cluster(row.id, row.name, ClusterKind(row.kind), fault),
             lambda row: _fingerprint((row, self.tariffs.get(row.id), self._unpriced.get(row.id))),
         )
@@ -324,7 +324,7 @@ class Follower:
         unreadable: Callable[[Any, str], _Made] | None = None,
         version_of: Callable[[Any], int] = _fingerprint,
     ) -> None:
-        """Make an object of each row and put it into the view; quarantine those for which one of these fails."""
+        """Make an object of each row and put it into the state; quarantine those for which one of these fails."""
         keys = []
         for row in rows:
             entry = self.quarantine.entries.get((part, row.id))
@@ -347,7 +347,7 @@ class Follower:
             self.quarantine.keep_only(part, keys)
 
     async def _try_again(self, tx: Transaction) -> None:
-        """Read anew what is due of all that the view leaves out."""
+        """Read anew what is due of all that the state leaves out."""
         due = self.quarantine.due(self.clock)
         if due:
             job_ids = sorted({entry.key for entry in due if entry.part is Part.JOB})
@@ -364,10 +364,10 @@ class Follower:
                     self.quarantine.release(Part.RUN, entry.key)
             if any(entry.part not in (Part.JOB, Part.SHAPE, Part.RUN) for entry in due):
                 await self._load_tenants(tx)
-        self.view.spared = frozenset(key for part, key in self.quarantine.entries if part is Part.RUN)
+        self.state.spared = frozenset(key for part, key in self.quarantine.entries if part is Part.RUN)
 
     async def _take(self, tx: Transaction, rows: Sequence[Any]) -> None:
-        new_shapes = {row.shape_id for row in rows} - self.view.shapes.keys()
+        new_shapes = {row.shape_id for row in rows} - self.state.shapes.keys()
         if new_shapes:
             self._put_shapes(await scheduling.shapes(tx, sorted(new_shapes)))
         for row in rows:
@@ -379,38 +379,38 @@ class Follower:
 
     def _put_shapes(self, rows: Sequence[Any]) -> None:
         for row in rows:
-            before = self.view.shapes.get(row.id)
+            before = self.state.shapes.get(row.id)
             try:
                 shape = shape_from(row.body)
                 self.quarantine.release(Part.SHAPE, row.id)
             except Exception as error:  # noqa: BLE001 - the quarantine notes it
                 entry = self.quarantine.add(Part.SHAPE, row.id, str(row.id), error, self.clock)
                 shape = from_specs.unreadable_shape(row.body, entry.sentence)
-            self.view.put_shape(row.id, shape)
+            self.state.put_shape(row.id, shape)
             # What its runs count for was worked out by the one before.
             self._is_damaged = self._is_damaged or (before is not None and before != shape)
 
     def _put(self, row: Any) -> None:
-        """Put a job where it belongs in the view; one for which that fails waits in quarantine."""
+        """Put a job where it belongs in the state; one for which that fails waits in quarantine."""
         self.run_versions.pop(row.id, None)
         quarantine = self.quarantine
         if quarantine.entries and quarantine.holds(Part.JOB, row.id, row.version, self.clock):
-            self.view.drop_job(row.id)
+            self.state.drop_job(row.id)
             return
         is_made = False
         try:
             if row.cluster_id is not None:
-                run = objects.run_from(row, self.view)
+                run = objects.run_from(row, self.state)
                 is_made = True
                 self.run_versions[row.id] = row.version
-                self.view.put_run(run)
+                self.state.put_run(run)
             elif row.state == JobState.QUEUED:
                 job = objects.waiting_from(row)
                 is_made = True
-                self.view.put_waiting(job)
+                self.state.put_waiting(job)
             else:
                 is_made = True
-                self.view.drop_job(row.id)
+                self.state.drop_job(row.id)
             if quarantine.entries:
                 quarantine.release(Part.JOB, row.id)
         except Exception as error:  # noqa: BLE001 - the quarantine notes it
@@ -418,21 +418,21 @@ class Follower:
             self._is_damaged = self._is_damaged or is_made
 
     def set_aside(self, job_id: int, version: int, name: str, error: Exception) -> None:
-        """Leave a job out of the view until it changes or is tried again."""
+        """Leave a job out of the state until it changes or is tried again."""
         self.quarantine.add(Part.JOB, job_id, id_of_job(name, job_id), error, self.clock, version)
         self.run_versions.pop(job_id, None)
         try:
-            self.view.drop_job(job_id)
+            self.state.drop_job(job_id)
         except Exception:  # noqa: BLE001 - it follows from the error that was noted
             self._is_damaged = True
 
     def close_cluster(self, cluster_id: int, error: Exception) -> None:
         """Send nothing to a cluster until its agent reports again, or for a while."""
-        cluster = self.view.clusters.get(cluster_id)
+        cluster = self.state.clusters.get(cluster_id)
         if cluster is not None:
             entry = self.quarantine.add(Part.CLUSTER, cluster_id, cluster.name, error, self.clock, _NEVER)
             if not cluster.fault:
-                self.view.put_cluster(replace(cluster, report=None, fault=entry.sentence), self.now)
+                self.state.put_cluster(replace(cluster, report=None, fault=entry.sentence), self.now)
 
     def note_faults(self, plan: Plan) -> None:
         """Tell of the unexpected errors of a decision, and leave out for a while what is to blame."""
@@ -456,7 +456,7 @@ class Follower:
             if isinstance(decision, Start) and decision.cluster_id in closed:
                 closed.discard(decision.cluster_id)
                 self.close_cluster(decision.cluster_id, error)
-            elif isinstance(decision, Start) and self.view.clusters[decision.cluster_id].fault:
+            elif isinstance(decision, Start) and self.state.clusters[decision.cluster_id].fault:
                 continue
             elif isinstance(decision, Start) and decision.evicts and decision.job.id not in self._blamed:
                 # Which of them is to blame is not known: at first others are looked for that give way.
@@ -474,26 +474,26 @@ class Follower:
     def spare(self, job_id: int, error: Exception) -> None:
         """Neither end nor resize the run of a job for a while."""
         self.quarantine.add(Part.RUN, job_id, f"of job {job_id}", error, self.clock)
-        self.view.spared |= {job_id}
+        self.state.spared |= {job_id}
 
     def note_applied(self, plan: Plan, applied: Applied) -> None:
         """Count what was just applied at once, without waiting for it to come back by the feed."""
         started = [start for start in plan.starts if start.job.id in applied.jobs]
         self.run_versions |= {start.job.id: start.job.version + 1 for start in started}
-        self.view.put_runs(runs_of(started, applied.at))
-        for job_id in applied.ending & self.view.runs.keys():
-            self.view.put_run(replace(self.view.runs[job_id], is_stopping=True))
+        self.state.put_runs(runs_of(started, applied.at))
+        for job_id in applied.ending & self.state.runs.keys():
+            self.state.put_run(replace(self.state.runs[job_id], is_stopping=True))
         for one in applied.shrunk:
-            run = self.view.runs.get(one.job_id)
+            run = self.state.runs.get(one.job_id)
             if run is not None and one.sizes is not None:
-                self.view.put_run(shrinking(run, one.sizes, applied.at))
+                self.state.put_run(shrinking(run, one.sizes, applied.at))
         for growth in applied.grown:
-            run = self.view.runs.get(growth.job_id)
+            run = self.state.runs.get(growth.job_id)
             if run is not None:
-                self.view.put_run(grown(run, growth, applied.at))
+                self.state.put_run(grown(run, growth, applied.at))
         for hold in plan.holds:
             if hold.job.id in applied.jobs:
-                self.view.drop_job(hold.job.id)
+                self.state.drop_job(hold.job.id)
 
 
 def _name_of(row: Any) -> str:
@@ -502,17 +502,17 @@ def _name_of(row: Any) -> str:
 
 async def overpromised(tx: Transaction, rows: Sequence[tenants.QueueRow]) -> dict[int, list[str]]:
     """By queue: in what guarantees go beyond what the clusters have. ``rows`` are all queues."""
-    view = SchedulerState()
+    state = SchedulerState()
     for row in rows:
-        view.put_queue(queue_of(row.id, row.parent_id, row.spec))
-    if not any(one.guaranteed for queue in view.queues.values() for one in queue.quotas.values()):
+        state.put_queue(queue_of(row.id, row.parent_id, row.spec))
+    if not any(one.guaranteed for queue in state.queues.values() for one in queue.quotas.values()):
         return {}
     for stored in await scheduling.clusters(tx):
         with contained(Part.CLUSTER, stored.name):
-            view.put_cluster(objects.cluster_from(stored))
-    engine = Engine(view)
+            state.put_cluster(objects.cluster_from(stored))
+    engine = Engine(state)
     total: Amounts = {}
-    for one in view.clusters.values():
+    for one in state.clusters.values():
         for line, amount in engine.index.capacity(one).items():
             total[line] = total.get(line, 0) + amount
     return quota.overpromised(engine.limits, total)

@@ -119,7 +119,7 @@ def count_refused(cluster: str, *, is_capacity: bool) -> None:
     m.agent_parts_refused.labels(cluster, "capacity" if is_capacity else "run").inc()
 
 
-def note_applied(view: SchedulerState, plan: Plan, applied: set[int]) -> None:
+def note_applied(state: SchedulerState, plan: Plan, applied: set[int]) -> None:
     """Count what a cycle has stored. Waits end with a job's first dispatch."""
     now = time.time()
     by_cluster, waits = Counter[int](), defaultdict[int, list[float]](list)
@@ -131,10 +131,10 @@ def note_applied(view: SchedulerState, plan: Plan, applied: set[int]) -> None:
     m.decisions.labels("applied").inc(len(applied))
     m.decisions.labels("dropped").inc(len(plan.starts) + len(plan.holds) - len(applied))
     for cluster_id, many in by_cluster.items():
-        cluster = view.clusters.get(cluster_id)
+        cluster = state.clusters.get(cluster_id)
         m.starts.labels(cluster.name if cluster else "").inc(many)
     for class_id, seconds in waits.items():
-        known = view.classes.get(class_id)
+        known = state.classes.get(class_id)
         histogram = m.wait_seconds.labels(known.name if known else "")
         for wait in seconds:
             histogram.observe(max(0.0, wait))

@@ -84,7 +84,7 @@ class Leader(Protocol):
         """What burst policies would do now."""
 
 
-def answer_trial(engine: Engine, ledger: QuotaTree, question: Question, now: float) -> Trial | None:
+def answer_trial(engine: Engine, quotas: QuotaTree, question: Question, now: float) -> Trial | None:
     """The leader's answer to one question."""
     job = WaitingJob(
         id=0,
@@ -97,7 +97,7 @@ def answer_trial(engine: Engine, ledger: QuotaTree, question: Question, now: flo
         submitted_at=now,
         attempt=0,
     )
-    return try_out(engine, ledger, job, shape_from(question.shape), now)
+    return try_out(engine, quotas, job, shape_from(question.shape), now)
 
 
 async def why(stores: Stores, leader: Leader, caller: Caller, text: str) -> dict[str, Any]:

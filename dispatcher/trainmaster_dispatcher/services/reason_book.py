@@ -72,16 +72,16 @@ class ReasonBook:
             if isinstance(one.decision, Told):
                 self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
 
-    def waited(self, view: SchedulerState, plan: Plan) -> dict[int, Reason]:
-        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the view."""
+    def waited(self, state: SchedulerState, plan: Plan) -> dict[int, Reason]:
+        """What the jobs that start were last said to wait for, by job; to be asked before the plan is in the state."""
         before = (start.job.id for start in plan.starts if start.job.submitted_at < self._decided_at)
-        found = ((job_id, self.stored.get(view.class_of(job_id))) for job_id in before)
+        found = ((job_id, self.stored.get(state.class_of(job_id))) for job_id in before)
         return {job_id: reason for job_id, reason in found if reason is not None}
 
-    def waits(self, view: SchedulerState) -> Counter[str]:
+    def waits(self, state: SchedulerState) -> Counter[str]:
         """How many jobs wait, by the token of their reason."""
         out: Counter[str] = Counter()
-        for classes in view.waiting.values():
+        for classes in state.waiting.values():
             for key, jobs in classes.items():
                 reason = self.stored.get(key)
                 out[(Token.NOT_LOOKED_AT if reason is None else reason.token).value] += len(jobs)

@@ -58,8 +58,8 @@ def queues_named_in(spec: Any) -> Sequence[str]:
     return [path for path in queues if isinstance(path, str)] if isinstance(queues, list) else []
 
 
-def run_from(row: Any, view: SchedulerState) -> LiveRun:
-    """Return the live run of a job, after what it counts for in ``view`` was worked out once: then it can be put there."""
+def run_from(row: Any, state: SchedulerState) -> LiveRun:
+    """Return the live run of a job, after what it counts for in ``state`` was worked out once: then it can be put there."""
     run = LiveRun(
         job_id=row.id,
         queue_id=row.queue_id,
@@ -76,7 +76,7 @@ def run_from(row: Any, view: SchedulerState) -> LiveRun:
         burst=_burst_of(row),
     )
     load_of(run)
-    view.places_of(run)
+    state.places_of(run)
     return run
 
 

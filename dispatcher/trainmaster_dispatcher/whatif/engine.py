@@ -1,7 +1,7 @@
 """`Simulation`: a trace through the scheduler's own decision and simulated clusters.
 
 Time jumps to the next submission, end, or event of a cluster. At each stop clusters live on until then, what became of runs goes into
-the view as the store would put it there, and the engine decides until nothing more starts. Decisions take no time.
+the state as the store would put it there, and the engine decides until nothing more starts. Decisions take no time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -106,9 +106,9 @@ class Simulation:
 
     def __init__(self, fleet: Fleet, declared: Declared) -> None:
         self._engine = Engine()
-        self._view = self._engine.state
-        self._queues = _put_queues(self._view, declared.queues)
-        self._classes, self._default_class = _put_classes(self._view, declared.classes)
+        self._state = self._engine.state
+        self._queues = _put_queues(self._state, declared.queues)
+        self._classes, self._default_class = _put_classes(self._state, declared.classes)
         specs = {spec.name: spec for spec in declared.clusters}
         books = {book.name: book for book in declared.books}
         self._clusters: dict[int, SimulatedCluster] = {}
@@ -122,7 +122,7 @@ class Simulation:
             self._specs[key] = spec
             self._tariffs[key] = _tariff(spec, books)
             self._clusters[key] = SimulatedCluster(one, 0.0, fleet.seed)
-            self._view.set_lease(key, inf)
+            self._state.set_lease(key, inf)
             self._take_report(key, 0.0)
         self._never_changes = not any(
             group.failures or group.foreign or group.provisioning for one in fleet.clusters for group in one.groups
@@ -148,8 +148,8 @@ class Simulation:
         self._began: dict[int, list[float]] = {}
         self._next_look = inf
         self._bursts = {one.name: 0 for one in declared.policies}
-        self._view.set_datasets(dataset_of(spec) for spec in declared.datasets)
-        _put_policies(self._view, declared.policies, self._queues, self._specs, self._classes)
+        self._state.set_datasets(dataset_of(spec) for spec in declared.datasets)
+        _put_policies(self._state, declared.policies, self._queues, self._specs, self._classes)
         self.cycles = 0
         self.preemptions = 0
 
@@ -180,7 +180,7 @@ class Simulation:
             capacity=self._capacity,
             kinds={spec.name: spec.cluster_kind.value for spec in self._specs.values()},
             products={self._specs[key].name: self._groups_of(key) for key in self._clusters},
-            learnt={(self._specs[key].name, pool): one for (key, pool), one in self._view.provisioning.items()},
+            learnt={(self._specs[key].name, pool): one for (key, pool), one in self._state.provisioning.items()},
             bursts=self._bursts,
             tariffs={self._specs[key].name: tariff for key, tariff in self._tariffs.items()},
         )
@@ -191,7 +191,7 @@ class Simulation:
 
     def _next_event(self) -> float:
         """When anything happens next by itself that a waiting or running job may care about."""
-        if not self._view.jobs and not self._view.runs and not self._releases:
+        if not self._state.jobs and not self._state.runs and not self._releases:
             return inf
         moments = [
             self._ends[0][0] if self._ends else inf,
@@ -228,7 +228,7 @@ class Simulation:
         if self._reported.get(key) is not groups:
             self._reported[key] = groups
             report = self._clusters[key].report()
-            self._view.put_cluster(cluster_of(key, self._specs[key], report, tariff=self._tariffs[key]), now)
+            self._state.put_cluster(cluster_of(key, self._specs[key], report, tariff=self._tariffs[key]), now)
 
     def _take_changes(self, key: int, now: float) -> int:
         ended = 0
@@ -252,11 +252,11 @@ class Simulation:
             record.last_start = run.started_at
             left = (record.job.run - record.done) / self._clusters[key].spec.speed
             heappush(self._ends, (run.started_at + max(left, 0.0), run.id, key))
-        live = self._view.runs.get(record.job.number)
+        live = self._state.runs.get(record.job.number)
         if run.placement and run.started_at < inf:
             self._note_growth(record.job.number, run.started_at)
         if live is not None and run.placement is not None:
-            self._view.put_run(replace(live, placement=freeze_placement(run.placement)))
+            self._state.put_run(replace(live, placement=freeze_placement(run.placement)))
 
     def _end(self, record: Record, run: Run, key: int, now: float) -> int:
         """A run has ended: 1 if its job has for good."""
@@ -292,7 +292,7 @@ class Simulation:
             self._note_growth(number, min(run.started_at, run.ended_at) if run.placed else inf)
         self._growing.pop(number, None)
         self._note_spent(number, run)
-        self._view.drop_job(number)
+        self._state.drop_job(number)
         if settled.cool_down_seconds:
             heappush(self._cooling, (now + settled.cool_down_seconds, number, key))
             self._avoid(number, key, now)
@@ -314,11 +314,11 @@ class Simulation:
             key, pools, since = found
             for pool in pools:
                 self._samples.setdefault((key, pool), []).append(placed_at - since if placed_at < inf else None)
-            self._view.set_provisioning({one: learn(samples) for one, samples in self._samples.items()})
+            self._state.set_provisioning({one: learn(samples) for one, samples in self._samples.items()})
 
     def _note_spent(self, number: int, run: Run) -> None:
         """What a run by a policy has cost, as the dispatcher counts it."""
-        live = self._view.runs.get(number)
+        live = self._state.runs.get(number)
         if live is None or live.burst is None:
             return
         policy, stays = live.burst.policy_id, self._records[number].stays
@@ -326,23 +326,23 @@ class Simulation:
         began.append(live.burst.leased_at)
         del began[:-_MOST_BEGAN]
         if stays and stays[-1].ended_at == run.ended_at:
-            needs = {role.name: role.needs for role in self._view.shapes[live.shape_id].roles}
+            needs = {role.name: role.needs for role in self._state.shapes[live.shape_id].roles}
             amounts = stays[-1].amounts(needs, self._groups_of(live.cluster_id))
             for part, used in stays[-1].used(amounts, self._tariffs[live.cluster_id]).items():
                 of_policy = self._spent.setdefault(policy, {})
                 of_policy[part.hour] = of_policy.get(part.hour, 0) + used.cost
                 self._spent_on[number] = self._spent_on.get(number, 0) + used.cost
-        self._view.spending, self._view.job_spent = Spending(self._spent, self._began), self._spent_on
+        self._state.spending, self._state.job_spent = Spending(self._spent, self._began), self._spent_on
 
     def _avoid(self, number: int, key: int, now: float) -> None:
-        avoided = dict(self._view.avoided)
+        avoided = dict(self._state.avoided)
         avoided[number] = tuple(sorted({*avoided.get(number, ()), key}))
-        self._view.set_avoided(avoided)
+        self._state.set_avoided(avoided)
 
     def _cool(self, now: float) -> None:
         if not self._cooling or self._cooling[0][0] > now:
             return
-        avoided = dict(self._view.avoided)
+        avoided = dict(self._state.avoided)
         while self._cooling and self._cooling[0][0] <= now:
             _, number, key = heappop(self._cooling)
             left = tuple(one for one in avoided.get(number, ()) if one != key)
@@ -350,7 +350,7 @@ class Simulation:
                 avoided[number] = left
             else:
                 avoided.pop(number, None)
-        self._view.set_avoided(avoided)
+        self._state.set_avoided(avoided)
 
     # Jobs
 
@@ -369,7 +369,7 @@ class Simulation:
 
     def _wait(self, record: Record) -> None:
         job, spec = record.job, record.job.spec
-        self._view.put_waiting(
+        self._state.put_waiting(
             WaitingJob(
                 id=job.number,
                 version=1,
@@ -389,7 +389,7 @@ class Simulation:
             _, digest = shape_bytes(job.spec)
             known = self._shape_ids.setdefault(digest, len(self._shape_ids) + 1)
             self._shape_of_spec[id(job.spec)] = known
-            self._view.put_shape(known, shape_from(shape_of(job.spec)))
+            self._state.put_shape(known, shape_from(shape_of(job.spec)))
         return known
 
     # Decisions
@@ -397,7 +397,7 @@ class Simulation:
     def _decide(self, now: float) -> int:
         """Decide until nothing more changes; how many jobs are held for ever."""
         held, self._next_look = 0, inf
-        while self._view.jobs or self._view.elastic_on:
+        while self._state.jobs or self._state.elastic_on:
             plan = decide(self._engine, now)
             self.cycles += 1
             self._engine.carry_over(plan)
@@ -414,10 +414,10 @@ class Simulation:
         """Jobs that could never start on this fleet are not looked at again."""
         for key, reason in plan.reasons.items():
             if reason.for_ever or reason.token is Token.TOO_LARGE:
-                for place in list(self._view.waiting.get(key.queue_id, {}).get(key, ())):
+                for place in list(self._state.waiting.get(key.queue_id, {}).get(key, ())):
                     record = self._records[place.job_id]
                     record.machine = record.machine._replace(message=rendered(reason.sentence))
-                    self._view.drop_job(place.job_id)
+                    self._state.drop_job(place.job_id)
 
     def _apply(self, plan: Plan, now: float) -> int:
         for eviction in (*plan.stops, *(one for start in plan.starts for one in start.evicts)):
@@ -427,7 +427,7 @@ class Simulation:
         for growth in plan.grows:
             self._grow(growth, now)
         for hold in plan.holds:
-            self._view.drop_job(hold.job.id)
+            self._state.drop_job(hold.job.id)
             self._records[hold.job.id].machine = self._records[hold.job.id].machine._replace(
                 state=JobState.HELD, message=hold.message
             )
@@ -443,7 +443,7 @@ class Simulation:
         self._numbers[run] = start.job.id
         self._generations[run] = 1
         spec = self._specs[start.cluster_id]
-        self._view.put_run(start.run(now))
+        self._state.put_run(start.run(now))
         if start.pools:
             self._growing[start.job.id] = start.cluster_id, start.pools, now
         if start.granted is not None:
@@ -465,7 +465,7 @@ class Simulation:
         )
 
     def _wire(self, spec: JobSpec, granted: Granted | None) -> dict[str, Any]:
-        """The wire form, made once for all jobs alike."""
+        """The wire form, made once for all equivalent jobs."""
         if granted is not None:
             return bound_spec(self._wire(spec, None), granted.bounds.limit, granted.binding)
         known = self._wires.get(id(spec))
@@ -479,14 +479,14 @@ class Simulation:
 
     def _evict(self, one: Eviction, now: float) -> None:
         run, spec = self._run_of(one.job_id), self._records[one.job_id].job.spec
-        live = self._view.runs[one.job_id]
+        live = self._state.runs[one.job_id]
         if one.sizes is not None:
             self._resize(run, one.cluster_id, one.sizes, {}, parse_duration(spec.stop_grace), now)
-            self._view.put_run(shrinking(live, one.sizes, now))
+            self._state.put_run(shrinking(live, one.sizes, now))
             return
         self.preemptions += 1
         self._generations[run] += 1
-        self._view.put_run(replace(live, is_stopping=True))
+        self._state.put_run(replace(live, is_stopping=True))
         self._clusters[one.cluster_id].stop(
             StopRun(
                 run=run,
@@ -499,7 +499,7 @@ class Simulation:
 
     def _grow(self, one: Growth, now: float) -> None:
         self._resize(self._run_of(one.job_id), one.cluster_id, one.sizes, one.placement, 0.0, now)
-        self._view.put_run(grown(self._view.runs[one.job_id], one, now))
+        self._state.put_run(grown(self._state.runs[one.job_id], one, now))
 
     def _resize(
         self, run: str, key: int, sizes: dict[str, int], pins: dict[str, dict[str, int]], grace: float, now: float
@@ -512,29 +512,29 @@ class Simulation:
         return {group.name: (product_of(group), group.labels) for group in self._clusters[key].floor.report()}
 
 
-def _put_queues(view: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, int]:
+def _put_queues(state: SchedulerState, specs: Sequence[QueueSpec]) -> dict[str, int]:
     """Keys of the queues by path; parents first."""
     keys: dict[str, int] = {}
     for spec in sorted(specs, key=lambda spec: spec.path.count("/")):
         if spec.parent is not None and spec.parent not in keys:
             raise ProblemError(Code.UNKNOWN_QUEUE, f"there is no queue {spec.parent!r}, the parent of {spec.path!r}")
         keys[spec.path] = len(keys) + 1
-        view.put_queue(queue_of(keys[spec.path], keys.get(spec.parent or ""), spec))
+        state.put_queue(queue_of(keys[spec.path], keys.get(spec.parent or ""), spec))
     return keys
 
 
-def _put_classes(view: SchedulerState, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
+def _put_classes(state: SchedulerState, specs: Sequence[PriorityClassSpec]) -> tuple[dict[str, int], int]:
     """Keys of the classes by name, and the default one's."""
     every = specs or (PriorityClassSpec(name="normal", value=0, default=True),)
     keys = {spec.name: key for key, spec in enumerate(every, start=1)}
     for spec in every:
-        view.put_class(class_of(keys[spec.name], spec))
+        state.put_class(class_of(keys[spec.name], spec))
     default = next((spec.name for spec in every if spec.default), every[0].name)
     return keys, keys[default]
 
 
 def _put_policies(
-    view: SchedulerState,
+    state: SchedulerState,
     specs: Sequence[BurstPolicySpec],
     queues: Mapping[str, int],
     clusters: Mapping[int, ClusterSpec],
@@ -554,7 +554,7 @@ def _put_policies(
         least = spec.when.class_at_least
         if least is not None and least not in classes:
             raise ProblemError(Code.UNKNOWN_PRIORITY_CLASS, f"policy {spec.name}: there is no priority class {least!r}")
-    view.set_policies(policy_of(key, spec) for key, spec in enumerate(specs, start=1))
+    state.set_policies(policy_of(key, spec) for key, spec in enumerate(specs, start=1))
 
 
 def _tariff(spec: ClusterSpec, books: Mapping[str, PriceBookSpec]) -> Tariff:

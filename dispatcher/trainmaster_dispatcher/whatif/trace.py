@@ -27,7 +27,7 @@ MOST_JOBS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """``submit`` and ``run`` in seconds; the first from the beginning of the trace. ``spec``: one object for all jobs alike."""
+    """``submit`` and ``run`` in seconds; the first from the beginning of the trace. ``spec``: one object for all equivalent jobs."""
 
     number: int
     submit: float
@@ -54,7 +54,7 @@ class Trace:
 
 
 class _Specs:
-    """One specification for all jobs alike."""
+    """One specification for all equivalent jobs."""
 
     def __init__(self) -> None:
         self._known: dict[Any, JobSpec] = {}
@@ -164,7 +164,7 @@ _COLUMNS = ("submit", "run", "name", "queue", "class", "priority", "members", "c
 def read_table(name: str, lines: Iterable[str], queue: str, limits: Limits = "asked") -> Trace:
     """A table with a heading: ``submit`` and ``run`` (seconds, or durations such as 5m), and any of the other columns.
 
-    ``members`` each need ``cpu``, ``memory`` and ``gpu``; ``count`` jobs alike are submitted at once. Raises ProblemError with each
+    ``members`` each need ``cpu``, ``memory`` and ``gpu``; ``count`` equivalent jobs come at once. Raises ProblemError with each
     mistake and its line.
     """
     reader = csv.DictReader(lines)

@@ -20,7 +20,7 @@ class LocalTaint(Strict):
 
 
 class LocalNodes(Strict):
-    """Pretend nodes alike in everything. Devices such as ``nvidia.com/gpu`` are counted, not handed out."""
+    """Pretend equivalent nodes in everything. Devices such as ``nvidia.com/gpu`` are counted, not handed out."""
 
     name: Name40 | None = None
     """The name of the node group; ``group-<position>`` if not given."""

@@ -107,9 +107,9 @@ class Bursts:
     _fullness: float | None = None
 
     def __post_init__(self) -> None:
-        view = self.cycle.rooms.view
-        self.open = set(self.cycle.before.bursting & view.policies.keys())
-        for policy in view.policies.values():
+        state = self.cycle.index.state
+        self.open = set(self.cycle.before.bursting & state.policies.keys())
+        for policy in state.policies.values():
             if policy.utilisation is not None:
                 try:
                     above, until = policy.utilisation
@@ -123,14 +123,14 @@ class Bursts:
                     self.open.discard(policy.id)
 
     @property
-    def _view(self) -> SchedulerState:
-        return self.cycle.rooms.view
+    def _state(self) -> SchedulerState:
+        return self.cycle.index.state
 
     def attempt(self, first: First) -> BurstStart | Refusal | None:
         """Whether it goes to a public cluster now. None where no policy is for its queue."""
         nearest: Refusal | None = None
         is_own = False
-        for policy in self._view.policies_of(first.queue.id):
+        for policy in self._state.policies_of(first.queue.id):
             try:
                 outcome = self._broken.get(policy.id) or self._ask(policy, first)
             except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
@@ -155,8 +155,8 @@ class Bursts:
         """It starts in this cycle."""
         granted, option = burst.granted, burst.option
         run = granted.run(self.cycle.now)
-        self.account(self._view.policies[granted.policy_id]).start(job.id, run.commitment)
-        nodes = nodes_of(self._view, option.cluster, needs_of(self._view, job.shape_id, option))
+        self.account(self._state.policies[granted.policy_id]).start(job.id, run.commitment)
+        nodes = nodes_of(self._state, option.cluster, needs_of(self._state, job.shape_id, option))
         self._granted.append((granted.policy_id, nodes, option.size.needs))
 
     def _ask(self, policy: BurstPolicy, first: First) -> BurstStart | Refusal:
@@ -170,22 +170,22 @@ class Bursts:
 
     def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | Refusal:
         """The time limit that a run of it would have, or why it is none for this policy at all."""
-        view = self._view
+        state = self._state
         if policy.fault:
             return Refusal(policy.name, None, policy.fault)
         if policy.paused:
             return Refusal(policy.name, None, "it is paused")
         if policy.class_at_least is not None:
-            least = next((one for one in view.classes.values() if one.name == policy.class_at_least), None)
-            own = view.classes[key.class_id]
+            least = next((one for one in state.classes.values() if one.name == policy.class_at_least), None)
+            own = state.classes[key.class_id]
             if least is None:
                 return Refusal(policy.name, None, f"it names class {policy.class_at_least}, which is not there")
             if own.value < least.value:
                 return Refusal(
                     policy.name, None, f"it takes jobs of class {least.name} and above, this one is {own.name}"
                 )
-        own_limit = view.shapes[key.shape_id].time_limit_seconds
-        limit = policy.limit_for(own_limit, view.queue_limit_of(queue.id))
+        own_limit = state.shapes[key.shape_id].time_limit_seconds
+        limit = policy.limit_for(own_limit, state.queue_limit_of(queue.id))
         if limit is None:
             return Refusal(policy.name, None, "it takes jobs with a time limit: nothing else ends what they may cost")
         if policy.time_limit is not None and limit > policy.time_limit:
@@ -218,8 +218,8 @@ class Bursts:
 
     def _expected_start(self, first: First) -> float:
         """When it could start at the earliest where only room is lacking, behind those that clusters are kept for."""
-        windows_of, shape_id, queue_id = self.cycle.windows, first.key.shape_id, first.queue.id
-        entitled, limit = windows_of.entitled(queue_id), self._view.limit_of(shape_id, queue_id)
+        windows_of, shape_id, queue_id = self.cycle.advance, first.key.shape_id, first.queue.id
+        entitled, limit = windows_of.entitled(queue_id), self._state.limit_of(shape_id, queue_id)
         earliest = inf
         for cluster_id in first.full:
             at = self.cycle.reservations.earliest(cluster_id, shape_id, first.sizes[-1])
@@ -229,7 +229,7 @@ class Bursts:
     def fullness(self) -> float:
         """How full private clusters are, as it was when first asked in this cycle."""
         if self._fullness is None:
-            self._fullness = fullness(self.cycle.rooms)
+            self._fullness = fullness(self.cycle.index)
         return self._fullness
 
     # How much
@@ -238,7 +238,7 @@ class Bursts:
         """What was spent by it, and what its runs are committed to."""
         found = self._accounts.get(policy.id)
         if found is None:
-            found = self._accounts[policy.id] = account_of(self._view, policy, self.cycle.now)
+            found = self._accounts[policy.id] = account_of(self._state, policy, self.cycle.now)
         return found
 
     def _how_many(self, policy: BurstPolicy) -> Refusal | None:
@@ -249,7 +249,7 @@ class Bursts:
             return Refusal(policy.name, Token.BURST_LIMIT, told)
         if policy.ramp is not None:
             began = [one.begin / MICROS for one in account.live.values()]
-            at = policy.ramp_opens_at([*began, *self._view.spending.starts.get(policy.id, ())], now)
+            at = policy.ramp_opens_at([*began, *self._state.spending.starts.get(policy.id, ())], now)
             if at > now:
                 told = f"it lets {policy.ramp.jobs} jobs start every {explain.span(policy.ramp.every)}"
                 return Refusal(policy.name, Token.BURST_NOT_YET, f"{told}, the next one at {explain.clock(at)}", at)
@@ -259,7 +259,7 @@ class Bursts:
         """Nodes and resources that its runs hold, those of this cycle included."""
         known = self._held_before.get(policy.id)
         if known is None:
-            known = self._held_before[policy.id] = held_by_all(self._view, policy)
+            known = self._held_before[policy.id] = held_by_all(self._state, policy)
         nodes, resources = known[0], Resources(known[1])
         for policy_id, part, needs in self._granted:
             if policy_id == policy.id:
@@ -272,7 +272,7 @@ class Bursts:
         if policy.nodes is None and not policy.resources:
             return None
         nodes, held = self._held(policy)
-        more = nodes_of(self._view, option.cluster, needs_of(self._view, shape_id, option))
+        more = nodes_of(self._state, option.cluster, needs_of(self._state, shape_id, option))
         if policy.nodes is not None and nodes + more > policy.nodes + _EPSILON:
             told = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
             for_ever = more > policy.nodes + _EPSILON
@@ -288,17 +288,17 @@ class Bursts:
     # Where
 
     def _where(self, policy: BurstPolicy, first: First, limit: float) -> BurstStart | Refusal:
-        rooms, key, queue = self.cycle.rooms, first.key, first.queue
-        entitled = self.cycle.windows.entitled(queue.id)
-        access = self._view.access_of(queue, by_policy=True)
-        alike = SchedulingKey(
-            key.shape_id, len(first.sizes), access, key.avoided, limit, entitled, self._view.weights_of(key)
+        index, key, queue = self.cycle.index, first.key, first.queue
+        entitled = self.cycle.advance.entitled(queue.id)
+        access = self._state.access_of(queue, by_policy=True)
+        scheduling_key = SchedulingKey(
+            key.shape_id, len(first.sizes), access, key.avoided, limit, entitled, self._state.weights_of(key)
         )
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
         worst: Refusal | None = None
         is_own = False
-        for cluster, ruled_out in rooms.looked_at(alike):
+        for cluster, ruled_out in index.looked_at(scheduling_key):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
                 continue
             # Without room on its nodes, its pools may bring some.
@@ -309,7 +309,7 @@ class Bursts:
                 told = "it has no price book, so no budget can hold there"
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=told))
                 continue
-            outcome = self._best_on(policy, first, alike, cluster)
+            outcome = self._best_on(policy, first, scheduling_key, cluster)
             if isinstance(outcome, Verdict):
                 verdicts.append(outcome)
             elif isinstance(outcome, Refusal):
@@ -343,28 +343,30 @@ class Bursts:
         return min(range(len(found)), key=rank)
 
     def _best_on(
-        self, policy: BurstPolicy, first: First, alike: SchedulingKey, cluster: Cluster
+        self, policy: BurstPolicy, first: First, scheduling_key: SchedulingKey, cluster: Cluster
     ) -> tuple[Option, Bounds] | Refusal | Verdict:
         """The largest size that fits on a cluster within quota, the policy's limits and its budgets."""
         queue, sizes = first.queue, first.sizes
         groups = groups_for(policy, cluster)
-        _, device = narrowing(self.cycle, queue, alike.shape_id)
+        _, device = narrowing(self.cycle, queue, scheduling_key.shape_id)
         refused: Refusal | None = None
         verdict: Verdict | None = None
         best: tuple[Option, Bounds] | None = None
         for product in products_on(cluster.report, device, grown=True):
             for larger in range(len(sizes)):
                 outcome: Option | Verdict | Obstacle
-                outcome = self._option(alike, queue, sizes[larger:], cluster, product, groups)
+                outcome = self._option(scheduling_key, queue, sizes[larger:], cluster, product, groups)
                 if isinstance(outcome, Verdict) and cluster.report is not None and cluster.report.pools:
-                    outcome = option_grown(self.cycle, alike, queue, sizes[larger:], cluster, product, groups)
+                    outcome = option_grown(self.cycle, scheduling_key, queue, sizes[larger:], cluster, product, groups)
                 if isinstance(outcome, Obstacle):
                     outcome = Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=outcome.sentence)
                 if isinstance(outcome, Verdict):
                     verdict = verdict or outcome
                     continue
-                bounds = self._bounds(alike, outcome, groups)
-                over = self._over(policy, alike.shape_id, outcome) or self._too_expensive(policy, first.job, bounds)
+                bounds = self._bounds(scheduling_key, outcome, groups)
+                over = self._over(policy, scheduling_key.shape_id, outcome) or self._too_expensive(
+                    policy, first.job, bounds
+                )
                 if over is None:
                     if best is None or outcome.total > best[0].total:
                         best = outcome, bounds
@@ -378,7 +380,7 @@ class Bursts:
 
     def _option(
         self,
-        alike: SchedulingKey,
+        scheduling_key: SchedulingKey,
         queue: Queue,
         sizes: Sequence[Size],
         cluster: Cluster,
@@ -386,31 +388,35 @@ class Bursts:
         groups: frozenset[str] | None,
     ) -> Option | Verdict:
         """The largest of these sizes that fits."""
-        rooms = self.cycle.rooms
+        index = self.cycle.index
         if groups is None:
-            outcome = rooms.option(alike.shape_id, list(sizes), cluster, product, alike.weights)
+            outcome = index.option(scheduling_key.shape_id, list(sizes), cluster, product, scheduling_key.weights)
         else:
-            outcome = rooms.option_among(alike.shape_id, sizes, cluster, product, groups, alike.weights)
+            outcome = index.option_among(
+                scheduling_key.shape_id, sizes, cluster, product, groups, scheduling_key.weights
+            )
         if not isinstance(outcome, Option):
             among = "" if groups is None else " among the nodes that the policy allows"
             return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence + among)
-        obstacle = self.cycle.ledger.obstacle(queue.id, outcome.charge)
+        obstacle = self.cycle.quotas.obstacle(queue.id, outcome.charge)
         if obstacle is not None:
             return Verdict(cluster=cluster.name, check=Check.QUOTA, sentence=obstacle.sentence)
         # It is counted on to stay until its members are gone at the latest.
-        total = self._bounds(alike, outcome, groups).total
-        return admitted(self.cycle, alike._replace(limit=total), outcome, groups)
+        total = self._bounds(scheduling_key, outcome, groups).total
+        return admitted(self.cycle, scheduling_key._replace(limit=total), outcome, groups)
 
-    def _bounds(self, alike: SchedulingKey, option: Option, groups: frozenset[str] | None) -> Bounds:
-        shape, cluster = self._view.shapes[alike.shape_id], option.cluster
+    def _bounds(self, scheduling_key: SchedulingKey, option: Option, groups: frozenset[str] | None) -> Bounds:
+        shape, cluster = self._state.shapes[scheduling_key.shape_id], option.cluster
         rate = hourly(cluster, shape, option.size.members, option.product, groups)
         patience = cluster.report.start_seconds if cluster.report is not None else 0.0
-        return Bounds(cluster.placement_timeout + option.timeout + patience, alike.limit, shape.stop_seconds, rate)
+        return Bounds(
+            cluster.placement_timeout + option.timeout + patience, scheduling_key.limit, shape.stop_seconds, rate
+        )
 
     def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> Refusal | None:
         now = self.cycle.now
         run = BurstRun(policy.id, now, bounds.until(now, None), bounds.rate)
-        account, spent = self.account(policy), self._view.job_spent.get(job.id, 0)
+        account, spent = self.account(policy), self._state.job_spent.get(job.id, 0)
         excess = account.excess(run.commitment, job_spent=spent)
         if excess is None:
             return None
@@ -449,23 +455,23 @@ def _again_at(excess: Excess, bounds: Bounds, now: float) -> float:
     return max(excess.window.end / MICROS - seconds, now + 1.0)
 
 
-def fullness(rooms: ClusterIndex) -> float:
+def fullness(index: ClusterIndex) -> float:
     """The part in use of the resource of which most is in use, on all private clusters together; 1 where there is none."""
     used: Resources = {}
     there: Resources = {}
-    for cluster in rooms.clusters:
+    for cluster in index.clusters:
         if cluster.kind is ClusterKind.PRIVATE and cluster.report is not None:
-            for name, (taken, has) in rooms.measure(cluster).items():
+            for name, (taken, has) in index.measure(cluster).items():
                 used[name] = used.get(name, 0) + taken
                 there[name] = there.get(name, 0) + has
     return max((used[name] / has for name, has in there.items() if has), default=1.0)
 
 
-def account_of(view: SchedulerState, policy: BurstPolicy, now: float) -> Account:
+def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> Account:
     """What was spent by a policy, and what its runs are committed to. A run that outlives its limit costs until now at least."""
-    spent, sums = spent_in_windows(view, policy), view.committed.get(policy.id, {})
+    spent, sums = spent_in_windows(state, policy), state.committed.get(policy.id, {})
     live = {}
-    for job_id, run in view.burst_runs.get(policy.id, {}).items():
+    for job_id, run in state.burst_runs.get(policy.id, {}).items():
         if run.burst is None:
             continue
         live[job_id] = one = run.burst.commitment
@@ -477,10 +483,10 @@ def account_of(view: SchedulerState, policy: BurstPolicy, now: float) -> Account
     return Account(policy.budget, spent, live, sums)
 
 
-def spent_in_windows(view: SchedulerState, policy: BurstPolicy) -> dict[Window, int]:
+def spent_in_windows(state: SchedulerState, policy: BurstPolicy) -> dict[Window, int]:
     """What runs that have ended have cost, by the windows of the policy's budgets."""
     out: dict[Window, int] = {}
-    for hour, nanos in view.spending.hours.get(policy.id, {}).items():
+    for hour, nanos in state.spending.hours.get(policy.id, {}).items():
         for span in policy.budget.limits:
             window = window_at(span, hour)
             out[window] = out.get(window, 0) + nanos
@@ -498,10 +504,10 @@ class Standing(NamedTuple):
     """What runs at work may still cost in it."""
 
 
-def standings_of(view: SchedulerState, policy: BurstPolicy, now: float) -> list[Standing]:
+def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[Standing]:
     """How the budgets of a policy stand."""
     moment = int(now * MICROS)
-    account, out = account_of(view, policy, now), []
+    account, out = account_of(state, policy, now), []
     for span, limit in policy.budget.limits.items():
         window, spent = window_at(span, moment), account.used(span, moment)
         whole = account.spent.get(window, 0) + account.committed(window)
@@ -551,15 +557,15 @@ Needs = Sequence[tuple[str, Resources, int]]
 """Node group, what a member needs, and how many members."""
 
 
-def needs_of(view: SchedulerState, shape_id: int, option: Option) -> Needs:
+def needs_of(state: SchedulerState, shape_id: int, option: Option) -> Needs:
     """What an option would put where."""
-    roles = {role.name: role.needs for role in view.shapes[shape_id].roles}
+    roles = {role.name: role.needs for role in state.shapes[shape_id].roles}
     return [
         (group, roles[role], many) for group, of in option.fitted.placement.items() for role, many in of.items() if many
     ]
 
 
-def nodes_of(view: SchedulerState, cluster: Cluster, needs: Needs) -> float:
+def nodes_of(state: SchedulerState, cluster: Cluster, needs: Needs) -> float:
     """As many whole nodes as these members come to: each counts by the resource that it takes most of."""
     groups = {name: one.free for name, one in groups_of(cluster).items()}
     total = 0.0
@@ -572,24 +578,24 @@ def nodes_of(view: SchedulerState, cluster: Cluster, needs: Needs) -> float:
     return total
 
 
-def held_by_all(view: SchedulerState, policy: BurstPolicy) -> tuple[float, Resources]:
+def held_by_all(state: SchedulerState, policy: BurstPolicy) -> tuple[float, Resources]:
     """The nodes and the resources that the runs of a policy hold."""
     nodes, resources = 0.0, Resources()
-    for run in view.burst_runs.get(policy.id, {}).values():
-        part, needs = held_by(view, run)
+    for run in state.burst_runs.get(policy.id, {}).values():
+        part, needs = held_by(state, run)
         nodes += part
         _add_all(resources, needs)
     return nodes, resources
 
 
-def held_by(view: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
+def held_by(state: SchedulerState, run: LiveRun) -> tuple[float, Resources]:
     """The nodes and the resources that a run holds."""
-    roles = {role.name: role.needs for role in view.shapes[run.shape_id].roles}
-    cluster, resources = view.clusters.get(run.cluster_id), Resources()
+    roles = {role.name: role.needs for role in state.shapes[run.shape_id].roles}
+    cluster, resources = state.clusters.get(run.cluster_id), Resources()
     needs = [(key.group, roles[key.role], many) for key, many in load_of(run)]
     for _, each, many in needs:
         _add_all(resources, {name: amount * many for name, amount in each.items()})
-    return (0.0 if cluster is None else nodes_of(view, cluster, needs)), resources
+    return (0.0 if cluster is None else nodes_of(state, cluster, needs)), resources
 
 
 def _add_all(into: Resources, more: Resources) -> None:

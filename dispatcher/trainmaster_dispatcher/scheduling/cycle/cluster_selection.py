@@ -42,12 +42,12 @@ class QueueTerms(NamedTuple):
 class CycleContext:
     """What an attempt reads and marks."""
 
-    rooms: ClusterIndex
-    standings: ClusterRankings
-    ledger: QuotaTree
+    index: ClusterIndex
+    rankings: ClusterRankings
+    quotas: QuotaTree
     reservations: Reservations
-    evictions: VictimSearch
-    windows: AdvanceReservations
+    victims: VictimSearch
+    advance: AdvanceReservations
     before: Carried
     """What is taken over from the decision before."""
     blocked: dict[SchedulingKey, tuple[Reason, list[int]]]
@@ -105,27 +105,31 @@ class Choice:
     verdicts: Collection[Verdict]
 
 
-def look_at_best(cycle: CycleContext, alike: SchedulingKey, sizes: list[Size]) -> Choice | Look | None:
+def look_at_best(cycle: CycleContext, scheduling_key: SchedulingKey, sizes: list[Size]) -> Choice | Look | None:
     """The choice of ``look_at_each``, found with less work: the clusters of the highest scores are tried until two fit.
 
     None where it does not apply: where quota or a score depends on the place, or the gang has several sizes.
     """
-    rooms, standings = cycle.rooms, cycle.standings
-    prefers_level = rooms.view.shapes[alike.shape_id].preferred_level is not None
-    if rooms.view.lines.any_narrowed or len(sizes) > 1 or not is_quick(alike.weights, prefers_level=prefers_level):
+    index, rankings = cycle.index, cycle.rankings
+    prefers_level = index.state.shapes[scheduling_key.shape_id].preferred_level is not None
+    if (
+        index.state.lines.any_narrowed
+        or len(sizes) > 1
+        or not is_quick(scheduling_key.weights, prefers_level=prefers_level)
+    ):
         return None
-    told = standings.shortages.blocks(alike, sizes[0])
+    told = rankings.shortages.blocks(scheduling_key, sizes[0])
     if told is not None:
         return Look(verdicts=told.verdicts, full=told.full, told=told)
     top: list[Option] = []
     closed: dict[int, Verdict] = {}
     lacking: list[int] = []
-    for cluster in standings.ranked(alike, sizes[0], lacking):
-        outcome = rooms.option(alike.shape_id, sizes, cluster, None, alike.weights)
+    for cluster in rankings.ranked(scheduling_key, sizes[0], lacking):
+        outcome = index.option(scheduling_key.shape_id, sizes, cluster, None, scheduling_key.weights)
         if not isinstance(outcome, Option):
             lacking.append(cluster.id)
             continue
-        taken = admitted(cycle, alike, outcome)
+        taken = admitted(cycle, scheduling_key, outcome)
         if isinstance(taken, Option):
             top.append(taken)
             if len(top) == MOST_COMPARED:
@@ -133,38 +137,40 @@ def look_at_best(cycle: CycleContext, alike: SchedulingKey, sizes: list[Size]) -
         else:
             closed[cluster.id] = taken
     if len(top) == MOST_COMPARED:
-        standings.note_lacking(alike, lacking)
+        rankings.note_lacking(scheduling_key, lacking)
         return Choice(top[0], top, ())
-    standings.stand(alike, sizes[0], lacking)
+    rankings.update(scheduling_key, sizes[0], lacking)
     if top:
-        return Choice(top[0], top, standings.first_lacking(alike, sizes[0], MOST_LACKING))
-    told = standings.blocked(alike, sizes[0], closed)
+        return Choice(top[0], top, rankings.first_lacking(scheduling_key, sizes[0], MOST_LACKING))
+    told = rankings.blocked(scheduling_key, sizes[0], closed)
     return Look(verdicts=told.verdicts, full=told.full, told=told)
 
 
 def look_at_growth(
-    cycle: CycleContext, alike: SchedulingKey, queue: Queue, sizes: Sequence[Size]
+    cycle: CycleContext, scheduling_key: SchedulingKey, queue: Queue, sizes: Sequence[Size]
 ) -> Option | Obstacle | None:
     """The best of the clusters on which a gang fits once their pools have grown; if there is none, quota that is in the way, if it is.
 
     Where quota depends on the product of a device, the gang is bound to one.
     """
-    _, device = narrowing(cycle, queue, alike.shape_id)
+    _, device = narrowing(cycle, queue, scheduling_key.shape_id)
     found: list[Option | Verdict | Obstacle] = []
-    for cluster in cycle.rooms.clusters:
+    for cluster in cycle.index.clusters:
         if cluster.report is None or not cluster.report.pools:
             continue
-        if (cycle.rooms.not_allowed(alike, cluster) or cycle.rooms.passing(alike, cluster)) is not None:
+        if (
+            cycle.index.not_allowed(scheduling_key, cluster) or cycle.index.passing(scheduling_key, cluster)
+        ) is not None:
             continue
         products = products_on(cluster.report, device, grown=True)
-        found += [option_grown(cycle, alike, queue, sizes, cluster, product) for product in products]
+        found += [option_grown(cycle, scheduling_key, queue, sizes, cluster, product) for product in products]
     best = max((one for one in found if isinstance(one, Option)), key=lambda one: one.total, default=None)
     return best or next((one for one in found if isinstance(one, Obstacle)), None)
 
 
 def option_grown(
     cycle: CycleContext,
-    alike: SchedulingKey,
+    scheduling_key: SchedulingKey,
     queue: Queue,
     sizes: Sequence[Size],
     cluster: Cluster,
@@ -172,64 +178,68 @@ def option_grown(
     groups: frozenset[str] | None = None,
 ) -> Option | Verdict | Obstacle:
     """How a gang fits on a cluster once pools have grown, within quota. What is kept there for others is left alone."""
-    alone = cluster.id in cycle.reservations.kept or cycle.windows.is_on(cluster.id)
-    outcome = cycle.rooms.option_grown(
-        alike.shape_id, sizes, cluster, product, alike.weights, alone=alone, groups=groups
+    alone = cluster.id in cycle.reservations.kept or cycle.advance.is_on(cluster.id)
+    outcome = cycle.index.option_grown(
+        scheduling_key.shape_id, sizes, cluster, product, scheduling_key.weights, alone=alone, groups=groups
     )
     if not isinstance(outcome, Option):
         return Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
-    return cycle.ledger.obstacle(queue.id, outcome.charge) or outcome
+    return cycle.quotas.obstacle(queue.id, outcome.charge) or outcome
 
 
 def admitted(
-    cycle: CycleContext, alike: SchedulingKey, option: Option, among: frozenset[str] | None = None
+    cycle: CycleContext, scheduling_key: SchedulingKey, option: Option, among: frozenset[str] | None = None
 ) -> Option | Verdict:
     """The option, or one in other node groups of its cluster, beside all that is kept there for others. ``among``: only these."""
-    verdict, windows, cluster = _kept_from(cycle, alike, option), cycle.windows, option.cluster
+    verdict, advance, cluster = _kept_from(cycle, scheduling_key, option), cycle.advance, option.cluster
     if verdict is not None:
         return verdict
-    if not windows.is_on(cluster.id):
+    if not advance.is_on(cluster.id):
         return option
-    roles, end = roles_by_name(cycle.rooms.view, alike.shape_id), cycle.now + alike.limit
-    closing = windows.closes(cluster.id, alike.entitled, roles, option.fitted.placement, end)
+    roles, end = roles_by_name(cycle.index.state, scheduling_key.shape_id), cycle.now + scheduling_key.limit
+    closing = advance.closes(cluster.id, scheduling_key.entitled, roles, option.fitted.placement, end)
     if closing is None:
         return option
-    groups = windows.open_groups(cluster.id, alike.entitled, end)
+    groups = advance.open_groups(cluster.id, scheduling_key.entitled, end)
     if groups and among is not None:
         groups &= among
     if groups:
-        other = cycle.rooms.option_among(alike.shape_id, [option.size], cluster, option.product, groups, alike.weights)
+        other = cycle.index.option_among(
+            scheduling_key.shape_id, [option.size], cluster, option.product, groups, scheduling_key.weights
+        )
         if (
             isinstance(other, Option)
-            and _kept_from(cycle, alike, other) is None
-            and windows.closes(cluster.id, alike.entitled, roles, other.fitted.placement, end) is None
+            and _kept_from(cycle, scheduling_key, other) is None
+            and advance.closes(cluster.id, scheduling_key.entitled, roles, other.fitted.placement, end) is None
         ):
             return other
-    return explain.reserved(cluster, closing, cycle.rooms.view.queues.get(closing.queue_id), alike.limit)
+    return explain.reserved(cluster, closing, cycle.index.state.queues.get(closing.queue_id), scheduling_key.limit)
 
 
-def _kept_from(cycle: CycleContext, alike: SchedulingKey, option: Option) -> Verdict | None:
+def _kept_from(cycle: CycleContext, scheduling_key: SchedulingKey, option: Option) -> Verdict | None:
     """Whether the job would delay the one that its cluster is kept for."""
     kept = cycle.reservations.kept.get(option.cluster.id)
     if kept is None:
         return None
-    roles = roles_by_name(cycle.rooms.view, alike.shape_id)
-    if kept.lets(roles, option.fitted.placement, cycle.now + alike.limit):
+    roles = roles_by_name(cycle.index.state, scheduling_key.shape_id)
+    if kept.lets(roles, option.fitted.placement, cycle.now + scheduling_key.limit):
         return None
-    return explain.kept(cycle.rooms.view, option.cluster, kept.reservation, alike.limit)
+    return explain.kept(cycle.index.state, option.cluster, kept.reservation, scheduling_key.limit)
 
 
-def look_at_each(cycle: CycleContext, alike: SchedulingKey, job: WaitingJob, queue: Queue, sizes: list[Size]) -> Look:
+def look_at_each(
+    cycle: CycleContext, scheduling_key: SchedulingKey, job: WaitingJob, queue: Queue, sizes: list[Size]
+) -> Look:
     """Look at each cluster with these sizes. Quota is looked at again where it depends on the place."""
     look = Look()
-    narrowed, device = narrowing(cycle, queue, alike.shape_id)
-    for cluster, ruled_out in cycle.rooms.looked_at(alike):
+    narrowed, device = narrowing(cycle, queue, scheduling_key.shape_id)
+    for cluster, ruled_out in cycle.index.looked_at(scheduling_key):
         if ruled_out is not None:
             look.verdicts.append(ruled_out)
             continue
         verdict, found = None, False
         for product in products_on(cluster.report, device):
-            outcome = _option_within(cycle, alike, job, queue, sizes, cluster, product, narrowed=narrowed)
+            outcome = _option_within(cycle, scheduling_key, job, queue, sizes, cluster, product, narrowed=narrowed)
             if isinstance(outcome, Option):
                 look.options.append(_spread(cycle, queue, outcome))
                 found = True
@@ -249,16 +259,16 @@ def look_at_each(cycle: CycleContext, alike: SchedulingKey, job: WaitingJob, que
 
 def _spread(cycle: CycleContext, queue: Queue, option: Option) -> Option:
     """The option, scored by where the runs of its queue are, too."""
-    view = cycle.rooms.view
-    total = view.running.get(queue.id, 0)
+    state = cycle.index.state
+    total = state.running.get(queue.id, 0)
     if not option.weights.spread or not total:
         return option
-    return option.rescored(elsewhere=1.0 - view.running_on.get((queue.id, option.cluster.id), 0) / total)
+    return option.rescored(elsewhere=1.0 - state.running_on.get((queue.id, option.cluster.id), 0) / total)
 
 
 def _option_within(
     cycle: CycleContext,
-    alike: SchedulingKey,
+    scheduling_key: SchedulingKey,
     job: WaitingJob,
     queue: Queue,
     sizes: list[Size],
@@ -270,12 +280,12 @@ def _option_within(
     """The largest size that fits on a cluster within quota and beside what is kept there for another job."""
     stops: Verdict | Obstacle | None = None
     for larger in range(len(sizes)):
-        outcome = cycle.rooms.option(alike.shape_id, sizes[larger:], cluster, product, alike.weights)
+        outcome = cycle.index.option(scheduling_key.shape_id, sizes[larger:], cluster, product, scheduling_key.weights)
         if not isinstance(outcome, Option):
             return stops or Verdict(cluster=cluster.name, check=Check.NO_ROOM, sentence=outcome.sentence)
-        obstacle = cycle.ledger.obstacle(queue.id, outcome.charge) if narrowed else None
+        obstacle = cycle.quotas.obstacle(queue.id, outcome.charge) if narrowed else None
         if obstacle is None:
-            taken = admitted(cycle, alike, outcome)
+            taken = admitted(cycle, scheduling_key, outcome)
             if isinstance(taken, Option):
                 return taken
             stops = taken
@@ -286,16 +296,16 @@ def _option_within(
     return stops
 
 
-def roles_by_name(view: SchedulerState, shape_id: int) -> dict[str, RoleShape]:
-    return {role.name: role for role in view.shapes[shape_id].roles}
+def roles_by_name(state: SchedulerState, shape_id: int) -> dict[str, RoleShape]:
+    return {role.name: role for role in state.shapes[shape_id].roles}
 
 
 def narrowing(cycle: CycleContext, queue: Queue, shape_id: int) -> tuple[bool, str]:
     """Whether quota depends on the place, and the device of the gang whose product decides on it, if any."""
-    view = cycle.rooms.view
-    lines = [line for above in view.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
-    lines += cycle.ledger.tree.narrowed_kept
+    state = cycle.index.state
+    lines = [line for above in state.ancestry(queue.id) for line in above.quotas if line.product or line.kind]
+    lines += cycle.quotas.tree.narrowed_kept
     if not lines:
         return False, ""
-    needed = {name for role in view.shapes[shape_id].roles for name in role.needs}
+    needed = {name for role in state.shapes[shape_id].roles for name in role.needs}
     return True, next((line.resource for line in lines if line.product and line.resource in needed), "")

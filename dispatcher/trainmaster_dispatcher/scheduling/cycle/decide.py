@@ -6,7 +6,7 @@ turn of its class, or closes the object that is to blame, and the others are dec
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import Order, QueueState
@@ -45,7 +45,7 @@ from trainmaster_dispatcher.scheduling.reservations.backfill import Reservations
 from trainmaster_dispatcher.scheduling.selection.cluster_index import Option, SchedulingKey
 from trainmaster_dispatcher.scheduling.selection.filters import STATIC
 from trainmaster_dispatcher.scheduling.selection.scores import SCORES, deciding
-from trainmaster_dispatcher.scheduling.state.plan import Eviction, Fault, Hold, Plan, Start
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Fault, Hold, Plan, Start, TableLine
 from trainmaster_dispatcher.scheduling.state.state import ClassKey, HeldBack, LoadKey, Queue, SchedulerState, WaitingJob
 
 MOST_STARTS = 2000
@@ -61,8 +61,8 @@ def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: li
     The plan takes over from the one before what the engine has carried over. ``asked`` is given what burst policies said of the
     classes that they were asked about.
     """
-    view = engine.state
-    held = faults.still_held(view, engine.carried.held_back)
+    state = engine.state
+    held = faults.still_held(state, engine.carried.held_back)
     found: list[Fault] = []
     for restarts in range(faults.MOST_RESTARTS):
         told: list[Asked] = []
@@ -70,10 +70,10 @@ def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: li
         try:
             plan = _decide(engine, now, most_starts, told, held, found, may_go_on=may_go_on)
         except TurnError as failed:
-            if not (closed := faults.close_faulty(view, now)):
-                found.append(faults.hold_back(view, held, failed.key, failed.error, now))
+            if not (closed := faults.close_faulty(state, now)):
+                found.append(faults.hold_back(state, held, failed.key, failed.error, now))
         except Exception:
-            if not (closed := faults.close_faulty(view, now)):
+            if not (closed := faults.close_faulty(state, now)):
                 raise
         else:
             if asked is not None:
@@ -105,19 +105,19 @@ def _decide(
     ``may_go_on``: hold a class back at once whose look has ended in an error; nothing was changed by it that counts.
     """
     plan = Plan()
-    view = engine.state
+    state = engine.state
     engine.begin(now)
-    rooms, ledger = engine.index, engine.quotas(now)
-    turns = FairShareQueue(view, ledger, now)
+    index, quotas = engine.index, engine.quotas(now)
+    turns = FairShareQueue(state, quotas, now)
     blocked: dict[SchedulingKey, tuple[Reason, list[int]]] = {}
-    reservations = Reservations(view, now, engine.carried.reservations, rooms.later)
-    evictions = VictimSearch(engine.layouts, ledger, now)
+    reservations = Reservations(state, now, engine.carried.reservations, index.later)
+    victims = VictimSearch(engine.layouts, quotas, now)
     cycle = CycleContext(
-        rooms,
+        index,
         engine.rankings,
-        ledger,
+        quotas,
         reservations,
-        evictions,
+        victims,
         AdvanceReservations(engine.layouts, now),
         engine.carried,
         blocked,
@@ -131,13 +131,13 @@ def _decide(
             plan.is_cut = True
             break
         key, job_id = turn
-        queue = view.queues[key.queue_id]
+        queue = state.queues[key.queue_id]
         outcome: Outcome | None = None
         try:
             is_blocked = _passer(cycle, key, queue, plan)
             if is_blocked is not None and turns.pass_by(queue.id, is_blocked):
                 continue
-            job = view.jobs[job_id]
+            job = state.jobs[job_id]
             waits = held.get(key) if held else None
             is_held = waits is not None and waits.until > now
             outcome = Wait(waits.reason) if waits and is_held else _attempt(cycle, bursts, job, key, queue)
@@ -147,7 +147,7 @@ def _decide(
         except Exception as error:
             if outcome is not None or not may_go_on:
                 raise TurnError(key, error) from error
-            found.append(faults.hold_back(view, held, key, error, now))
+            found.append(faults.hold_back(state, held, key, error, now))
             plan.reasons[key] = held[key].reason
             turns.block(key)
     plan.bursting, plan.next_look = frozenset(bursts.open), bursts.next_look
@@ -171,28 +171,28 @@ def _carry_out(
     most_more: int,
 ) -> None:
     """Enter the outcome of a class's turn in the plan, and count what it takes. ``most_more``: starts beside it that still fit in."""
-    view = cycle.rooms.view
+    state = cycle.index.state
     match outcome:
         case Choice(best, top, verdicts):
-            _take(cycle, job, best, _limit_of(view, job))
+            _take(cycle, job, best, _limit_of(state, job))
             plan.starts.append(_start(job, best, top, verdicts))
             _start_alike(cycle, turns, plan, key, most_more)
         case BurstStart():
             _go_by_policy(cycle, bursts, plan, job, outcome)
             turns.done(key)
         case MakeRoom(preemption):
-            cycle.evictions.take(preemption)
+            cycle.victims.take(preemption)
             # What they give back is this job's: nobody behind it may use the quota up before it starts.
-            cycle.ledger.add(queue.id, preemption.charge)
-            plan.stops += _evictions(view, job, queue, preemption)
+            cycle.quotas.add(queue.id, preemption.charge)
+            plan.stops += _evictions(state, job, queue, preemption)
             plan.reasons[key] = explain.makes_room()
             turns.block(key)
         case StartAfterEviction(preemption):
-            cycle.evictions.take(preemption)
-            cycle.ledger.add(queue.id, preemption.charge)
-            _note_start(cycle, job, preemption.cluster_id, preemption.fitted, _limit_of(view, job))
-            cycle.rooms.replace(preemption.cluster_id, cycle.evictions.room(preemption.cluster_id))
-            plan.starts.append(_start_after(view, job, queue, preemption))
+            cycle.victims.take(preemption)
+            cycle.quotas.add(queue.id, preemption.charge)
+            _note_start(cycle, job, preemption.cluster_id, preemption.fitted, _limit_of(state, job))
+            cycle.index.replace(preemption.cluster_id, cycle.victims.room(preemption.cluster_id))
+            plan.starts.append(_start_after(state, job, queue, preemption))
             turns.done(key)
         case HoldJob(message):
             plan.holds.append(Hold(job, message))
@@ -216,79 +216,79 @@ def _leave(turns: FairShareQueue, plan: Plan, queue: Queue, job: WaitingJob, key
 
 def _suspend(cycle: CycleContext, plan: Plan, most: int) -> None:
     """End the runs of suspended queues and of those below them, so many at most; the rest follows in the next cycle."""
-    view = cycle.rooms.view
+    state = cycle.index.state
     suspended = {
         queue_id: above
-        for queue_id in view.running
-        if (above := next((one for one in view.ancestry(queue_id) if one.state is QueueState.SUSPENDED), None))
+        for queue_id in state.running
+        if (above := next((one for one in state.ancestry(queue_id) if one.state is QueueState.SUSPENDED), None))
     }
     if not suspended:
         return
-    runs = (run for run in view.runs.values() if run.queue_id in suspended and not run.is_stopping)
+    runs = (run for run in state.runs.values() if run.queue_id in suspended and not run.is_stopping)
     for run in nsmallest(most, runs, key=lambda run: run.job_id):
-        cycle.evictions.leave(run)
+        cycle.victims.leave(run)
         why = explain.queue_suspended(suspended[run.queue_id])
         plan.stops.append(Eviction(run.job_id, run.attempt, run.cluster_id, why))
 
 
 def _start_alike(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key: ClassKey, most: int) -> None:
-    """End the turn of a job that starts; with it start jobs alike right behind it, as they would one after the other.
+    """End the turn of a job that starts; with it start equivalent jobs right behind it, as they would one after the other.
 
     A cluster that takes a job is a still better choice for the next one, as it packs tighter. So they all go where the first one
     goes, as long as they fit and delay nobody that the cluster is kept for, unless quota depends on the place.
     """
-    view, ledger, start = cycle.rooms.view, cycle.ledger, plan.starts[-1]
-    sizes = cycle.rooms.sizes_of(key.shape_id)
+    state, quotas, start = cycle.index.state, cycle.quotas, plan.starts[-1]
+    sizes = cycle.index.sizes_of(key.shape_id)
     size, charge = sizes[0], sizes[0].charge
-    role = may_repeat(view.shapes[key.shape_id], size) if len(sizes) == 1 else None
+    role = may_repeat(state.shapes[key.shape_id], size) if len(sizes) == 1 else None
     most = min(most, LONGEST_ROW - 1)
     if (
         role is None
         or not most
-        or view.lines.any_narrowed
+        or state.lines.any_narrowed
         or start.pools
-        or view.weights_of(key).spread
+        or state.weights_of(key).spread
         or not turns.has_more(key)
-        or cycle.windows.is_on(start.cluster_id)
+        or cycle.advance.is_on(start.cluster_id)
     ):
         turns.done(key)
         return
 
     def allowed() -> int:
-        within = ledger.most_alike(key.queue_id, charge, most)
+        within = quotas.most_alike(key.queue_id, charge, most)
         return turns.lead(key.queue_id, charge, within) if within else 0
 
     job_ids = turns.row(key, allowed)
     if not job_ids:
         turns.end_row(key, 0)
         return
-    ends_at = cycle.now + view.limit_of(key.shape_id, key.queue_id)
+    ends_at = cycle.now + state.limit_of(key.shape_id, key.queue_id)
     kept, roles = cycle.reservations.kept.get(start.cluster_id), {role.name: role}
-    gangs, fitted = cycle.rooms.take_many(
+    gangs, fitted = cycle.index.take_many(
         start.cluster_id,
         role,
         size.total,
         len(job_ids),
         lambda fitted: (
-            cycle.rooms.takes_alike(key.shape_id, start.cluster_id, start.placement, fitted.placement)
+            cycle.index.takes_alike(key.shape_id, start.cluster_id, start.placement, fitted.placement)
             and (kept is None or kept.lets(roles, fitted.placement, ends_at))
         ),
     )
     if fitted is not None:
         if kept is not None:
             kept.take(roles, fitted.placement, ends_at)
-        ledger.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
-        alike: dict[str, dict[str, dict[str, int]]] = {}
+        quotas.add(key.queue_id, {line: amount * len(gangs) for line, amount in charge.items()}, len(gangs))
+        by_group: dict[str, dict[str, dict[str, int]]] = {}
         for job_id, gang in zip(job_ids, gangs, strict=False):
             if size.total == 1:
                 (group,) = gang
-                placement = alike.get(group)
+                placement = by_group.get(group)
                 if placement is None:
-                    placement = alike[group] = {group: {role.name: 1}}
+                    placement = by_group[group] = {group: {role.name: 1}}
             else:
                 placement = {group: {role.name: many} for group, many in gang.items()}
             plan.starts.append(
-                Start(view.jobs[job_id], start.cluster_id, start.sizes, placement, start.why, start.table)
+                Start(state.jobs[job_id], start.cluster_id, start.sizes, placement, start.why, start.table)
             )
         load = {
             LoadKey(group, key.shape_id, name): many
@@ -300,22 +300,22 @@ def _start_alike(cycle: CycleContext, turns: FairShareQueue, plan: Plan, key: Cl
 
 
 def _passer(cycle: CycleContext, first: ClassKey, queue: Queue, plan: Plan) -> Callable[[ClassKey], bool] | None:
-    """What tells of a class of this queue that it is blocked as jobs alike were before it, and notes the reason.
+    """What tells of a class of this queue that it is blocked as equivalent jobs were before it, and notes the reason.
 
     ``first``: the class that has its turn. It holds until something starts or is ended. None where quota, the queue's order or its
     state may say something else first.
     """
-    if cycle.ledger.tree.limits(queue.id):
+    if cycle.quotas.tree.limits(queue.id):
         return _quota_passer(cycle, queue, plan) if first in cycle.quota_refusals else None
     if not cycle.blocked:
         return None
     if queue.id not in cycle.passed:
         cycle.passed[queue.id] = _passed_in(cycle, queue)
     blocked = cycle.passed[queue.id]
-    helpless = cycle.evictions.helpless(queue)
+    helpless = cycle.victims.helpless(queue)
     if blocked is None or helpless is None:
         return None
-    sizes_of, reasons, reason_of = cycle.rooms.sizes_of, plan.reasons, blocked.get
+    sizes_of, reasons, reason_of = cycle.index.sizes_of, plan.reasons, blocked.get
     by_class: dict[int, bool | None] = {}
 
     def passer(key: ClassKey) -> bool:
@@ -339,19 +339,19 @@ def _quota_passer(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[Cl
 
     It holds until something starts or is ended. None where something else may be said of its classes, or more than quota decides.
     """
-    view, ledger = cycle.rooms.view, cycle.ledger
+    state, quotas = cycle.index.state, cycle.quotas
     if (
         queue.order is Order.STRICT
-        or ledger.tree.keepers
-        or view.lines.any_narrowed
+        or quotas.tree.keepers
+        or state.lines.any_narrowed
         or _closed(cycle, queue) != ("", None)
     ):
         return None
-    helpless = cycle.evictions.helpless_for_quota(queue)
+    helpless = cycle.victims.helpless_for_quota(queue)
     if helpless is None:
         return None
-    usage, revision, known = ledger.usage_under_limits(queue.id), view.queue_revision, cycle.quota_refusals
-    reasons, classes, sizes_of = plan.reasons, view.classes, cycle.rooms.sizes_of
+    usage, revision, known = quotas.usage_under_limits(queue.id), state.queue_revision, cycle.quota_refusals
+    reasons, classes, sizes_of = plan.reasons, state.classes, cycle.index.sizes_of
     by_class: dict[int, bool | None] = {}
 
     def passer(key: ClassKey) -> bool:
@@ -372,29 +372,29 @@ def _quota_passer(cycle: CycleContext, queue: Queue, plan: Plan) -> Callable[[Cl
 
 def _passed_in(cycle: CycleContext, queue: Queue) -> dict[int, Reason] | None:
     """Why shapes are blocked, by shape, where that holds for all jobs of a queue; None where something else may come first."""
-    view, tree = cycle.rooms.view, cycle.ledger.tree
+    state, tree = cycle.index.state, cycle.quotas.tree
     if (
         queue.order is Order.STRICT
         or tree.limits(queue.id)
         or tree.keepers
-        or view.lines.any_narrowed
-        or view.policies_of(queue.id)
-        or not all(above.state.starts_jobs for above in view.ancestry(queue.id))
+        or state.lines.any_narrowed
+        or state.policies_of(queue.id)
+        or not all(above.state.starts_jobs for above in state.ancestry(queue.id))
     ):
         return None
     return cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})
 
 
 def _terms_of(cycle: CycleContext, queue: Queue) -> QueueTerms:
-    limit = cycle.rooms.view.limit_of(None, queue.id)
-    return QueueTerms(cycle.rooms.view.access_of(queue), limit, cycle.windows.entitled(queue.id))
+    limit = cycle.index.state.limit_of(None, queue.id)
+    return QueueTerms(cycle.index.state.access_of(queue), limit, cycle.advance.entitled(queue.id))
 
 
 def _closed(cycle: CycleContext, queue: Queue) -> tuple[str, Queue | None]:
     """Return the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
     found = cycle.closed_queues.get(queue.id)
     if found is None:
-        ancestry = cycle.rooms.view.ancestry(queue.id)
+        ancestry = cycle.index.state.ancestry(queue.id)
         fault = next((above.fault for above in ancestry if above.fault), "")
         closed = next((above for above in ancestry if not above.state.starts_jobs), None)
         found = cycle.closed_queues[queue.id] = fault, closed
@@ -404,68 +404,68 @@ def _closed(cycle: CycleContext, queue: Queue) -> tuple[str, Queue | None]:
 def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> Prepared:
     known = cycle.prepared.get((queue.id, key.shape_id))
     if known is None:
-        view = cycle.rooms.view
+        state = cycle.index.state
         queue_fault, closed = _closed(cycle, queue)
-        if fault := view.shapes[key.shape_id].fault or queue_fault:
+        if fault := state.shapes[key.shape_id].fault or queue_fault:
             found = cycle.prepared[queue.id, key.shape_id] = Prepared([], 0.0, explain.unusable(fault))
             return found
-        sizes = cycle.rooms.sizes_of(key.shape_id)
-        for_ever = cycle.ledger.never(queue.id, sizes[-1].charge)
+        sizes = cycle.index.sizes_of(key.shape_id)
+        for_ever = cycle.quotas.never(queue.id, sizes[-1].charge)
         stops = None
         if closed is not None:
             stops = explain.queue_closed(closed)
         elif for_ever is not None:
             stops = explain.over_quota(for_ever, for_ever=True)
-        known = cycle.prepared[queue.id, key.shape_id] = Prepared(sizes, view.limit_of(key.shape_id, queue.id), stops)
+        known = cycle.prepared[queue.id, key.shape_id] = Prepared(sizes, state.limit_of(key.shape_id, queue.id), stops)
     return known
 
 
 def _attempt(cycle: CycleContext, bursts: Bursts, job: WaitingJob, key: ClassKey, queue: Queue) -> Outcome:
     """Return what comes of the first job of a class."""
-    view, ledger = cycle.rooms.view, cycle.ledger
+    state, quotas = cycle.index.state, cycle.quotas
     prepared = _prepare(cycle, key, queue)
     if prepared.stops is not None:
         return Wait(prepared.stops)
-    if fault := view.classes[key.class_id].fault:
+    if fault := state.classes[key.class_id].fault:
         return Wait(explain.unusable(fault))
     allowed = prepared.sizes
-    obstacle = ledger.obstacle(queue.id, allowed[-1].charge)
+    obstacle = quotas.obstacle(queue.id, allowed[-1].charge)
     if obstacle is not None:
         is_limit = obstacle.token is not Token.KEPT_FOR_OTHERS
         exchange = _exchange(cycle, key, queue, allowed, None, for_quota=is_limit)
         if exchange is not None:
             return after_eviction(exchange)
         reason = explain.over_quota(obstacle)
-        if is_limit and not ledger.tree.keepers:
-            usage = ledger.usage_under_limits(queue.id)
-            cycle.quota_refusals[key] = QuotaRefusal(view.queue_revision, usage, reason)
+        if is_limit and not quotas.tree.keepers:
+            usage = quotas.usage_under_limits(queue.id)
+            cycle.quota_refusals[key] = QuotaRefusal(state.queue_revision, usage, reason)
         return Wait(reason)
     if len(allowed) > 1:
-        allowed = [size for size in allowed if ledger.obstacle(queue.id, size.charge) is None]
-    entitled = cycle.windows.entitled(queue.id)
-    weights = view.weights_of(key)
-    alike = SchedulingKey(
-        key.shape_id, len(allowed), view.access_of(queue), key.avoided, prepared.limit, entitled, weights
+        allowed = [size for size in allowed if quotas.obstacle(queue.id, size.charge) is None]
+    entitled = cycle.advance.entitled(queue.id)
+    weights = state.weights_of(key)
+    scheduling_key = SchedulingKey(
+        key.shape_id, len(allowed), state.access_of(queue), key.avoided, prepared.limit, entitled, weights
     )
-    if alike in cycle.blocked:
+    if scheduling_key in cycle.blocked:
         # Whether runs may be ended for it depends on its queue and class.
-        reason, full = cycle.blocked[alike]
+        reason, full = cycle.blocked[scheduling_key]
         exchange = _exchange(cycle, key, queue, allowed, full)
         if exchange is not None:
             return after_eviction(exchange)
-        grown = _grown(cycle, alike, queue, allowed).choice
+        grown = _grown(cycle, scheduling_key, queue, allowed).choice
         return grown or _told(reason, bursts.attempt(First(job, key, queue, allowed, full)))
-    look = look_at_best(cycle, alike, allowed)
+    look = look_at_best(cycle, scheduling_key, allowed)
     if isinstance(look, Choice):
         return look
     if look is None:
-        look = look_at_each(cycle, alike, job, queue, allowed)
+        look = look_at_each(cycle, scheduling_key, job, queue, allowed)
     if look.options:
         top = nsmallest(
             MOST_TOLD + 1, look.options, key=lambda one: (-one.total, one.cluster.name, one.product or ("", ""))
         )
         return Choice(top[0], top, look.verdicts)
-    return _lacking(cycle, bursts, job, key, queue, alike, allowed, look)
+    return _lacking(cycle, bursts, job, key, queue, scheduling_key, allowed, look)
 
 
 def _lacking(
@@ -474,13 +474,13 @@ def _lacking(
     job: WaitingJob,
     key: ClassKey,
     queue: Queue,
-    alike: SchedulingKey,
+    scheduling_key: SchedulingKey,
     allowed: list[Size],
     look: Look,
 ) -> Outcome:
     """Return what becomes of a job that fits nowhere now: others end for it, a policy lets it go, or it waits."""
-    view = cycle.rooms.view
-    is_returned = bool(alike.avoided) and not look.over and _returned_everywhere(look.verdicts)
+    state = cycle.index.state
+    is_returned = bool(scheduling_key.avoided) and not look.over and _returned_everywhere(look.verdicts)
     exchange = None
     if not is_returned:
         exchange = _exchange(cycle, key, queue, allowed, look.full) or _exchange_for_narrowed(
@@ -488,7 +488,7 @@ def _lacking(
         )
     if exchange is not None:
         return after_eviction(exchange)
-    growth = _grown(cycle, alike, queue, allowed)
+    growth = _grown(cycle, scheduling_key, queue, allowed)
     if growth.choice is not None:
         return growth.choice
     burst = bursts.attempt(First(job, key, queue, allowed, look.full))
@@ -498,7 +498,7 @@ def _lacking(
         all_told = look.verdicts if burst is None else [*look.verdicts, *burst.verdicts]
         if (burst is None or burst.token is None) and _returned_everywhere(all_told):
             return HoldJob(_all_returned(all_told))
-    longest = view.classes[key.class_id].longest_wait
+    longest = state.classes[key.class_id].longest_wait
     reservation = cycle.reservations.reserve(
         job.id,
         job.name,
@@ -506,7 +506,9 @@ def _lacking(
         allowed[-1],
         look.full,
         accumulates=longest is not None and cycle.now - job.submitted_at >= longest,
-        not_before=lambda cluster_id, at: cycle.windows.not_before(cluster_id, alike.entitled, at, alike.limit),
+        not_before=lambda cluster_id, at: cycle.advance.not_before(
+            cluster_id, scheduling_key.entitled, at, scheduling_key.limit
+        ),
     )
     over = look.over[0] if look.over else growth.over
     if over is not None:
@@ -515,10 +517,10 @@ def _lacking(
         reason = look.reason()
         is_shared = not is_returned
         if is_shared:
-            cycle.blocked[alike] = reason, look.full
-        if is_shared and len(allowed) == len(cycle.rooms.sizes_of(key.shape_id)) == 1 and not key.avoided:
+            cycle.blocked[scheduling_key] = reason, look.full
+        if is_shared and len(allowed) == len(cycle.index.sizes_of(key.shape_id)) == 1 and not key.avoided:
             cycle.blocked_shapes.setdefault(_terms_of(cycle, queue), {})[key.shape_id] = reason
-    return _told(reason if reservation is None else explain.expected(reason, reservation, view), burst)
+    return _told(reason if reservation is None else explain.expected(reason, reservation, state), burst)
 
 
 class _Growth(NamedTuple):
@@ -531,10 +533,10 @@ class _Growth(NamedTuple):
 _NO_GROWTH = _Growth(None)
 
 
-def _grown(cycle: CycleContext, alike: SchedulingKey, queue: Queue, sizes: list[Size]) -> _Growth:
-    if not cycle.rooms.any_pools:
+def _grown(cycle: CycleContext, scheduling_key: SchedulingKey, queue: Queue, sizes: list[Size]) -> _Growth:
+    if not cycle.index.any_pools:
         return _NO_GROWTH
-    found = look_at_growth(cycle, alike, queue, sizes)
+    found = look_at_growth(cycle, scheduling_key, queue, sizes)
     if isinstance(found, Option):
         return _Growth(Choice(found, [found], ()))
     return _Growth(None, found)
@@ -572,17 +574,17 @@ def _exchange(
     for_quota: bool = False,
 ) -> PreemptionPlan | None:
     """Runs that may be ended for a class that lacks room on these clusters or, where none are named, quota."""
-    if not cycle.evictions.may_help(key, queue, sizes[-1], for_quota=for_quota):
+    if not cycle.victims.may_help(key, queue, sizes[-1], for_quota=for_quota):
         return None
     if clusters is None:
-        alike = SchedulingKey(key.shape_id, len(sizes), cycle.rooms.view.access_of(queue), key.avoided, 0.0)
-        looked_at = cycle.rooms.looked_at(alike)
+        scheduling_key = SchedulingKey(key.shape_id, len(sizes), cycle.index.state.access_of(queue), key.avoided, 0.0)
+        looked_at = cycle.index.looked_at(scheduling_key)
         clusters = [cluster.id for cluster, ruled_out in looked_at if ruled_out is None]
-    if cycle.windows:
+    if cycle.advance:
         # Nobody's run is ended for a job that might then use what is kept for a third one.
-        entitled, end = cycle.windows.entitled(queue.id), cycle.now + cycle.rooms.view.limit_of(key.shape_id, queue.id)
-        clusters = [one for one in clusters if cycle.windows.open_groups(one, entitled, end) is None]
-    while (found := cycle.evictions.find(key, queue, sizes, clusters, for_quota=for_quota)) is not None:
+        entitled, end = cycle.advance.entitled(queue.id), cycle.now + cycle.index.state.limit_of(key.shape_id, queue.id)
+        clusters = [one for one in clusters if cycle.advance.open_groups(one, entitled, end) is None]
+    while (found := cycle.victims.find(key, queue, sizes, clusters, for_quota=for_quota)) is not None:
         if not for_quota or not found.victims or _may_start_then(cycle, key, queue, found):
             return found
         clusters = [one for one in clusters if one != found.cluster_id]
@@ -594,31 +596,31 @@ def _may_start_then(cycle: CycleContext, key: ClassKey, queue: Queue, plan: Pree
 
     Runs that end for quota end before the job starts. If it could not start then, they would start again, and end again.
     """
-    view = cycle.rooms.view
+    state = cycle.index.state
     gone = [victim.run for victim in plan.victims if victim.keeps is None]
-    ends_at = cycle.now + view.limit_of(key.shape_id, queue.id)
-    roles = roles_by_name(view, key.shape_id)
+    ends_at = cycle.now + state.limit_of(key.shape_id, queue.id)
+    roles = roles_by_name(state, key.shape_id)
     return cycle.reservations.let_once_gone(plan.cluster_id, roles, plan.fitted.placement, ends_at, gone)
 
 
-def _evictions(view: SchedulerState, job: WaitingJob, queue: Queue, exchange: PreemptionPlan) -> list[Eviction]:
+def _evictions(state: SchedulerState, job: WaitingJob, queue: Queue, exchange: PreemptionPlan) -> list[Eviction]:
     ended = {victim.run.job_id for victim in exchange.victims if victim.keeps is None}
     out = []
     for victim in exchange.victims:
         run = victim.run
         if victim.keeps is None:
-            why = explain.evicted(view, run, job, queue, by_class=victim.by_class)
+            why = explain.evicted(state, run, job, queue, by_class=victim.by_class)
             out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why))
         elif run.job_id not in ended:
-            why = explain.gives_back(view, run, victim.keeps, job)
+            why = explain.gives_back(state, run, victim.keeps, job)
             out.append(Eviction(run.job_id, run.attempt, exchange.cluster_id, why, victim.keeps))
     return out
 
 
-def _start_after(view: SchedulerState, job: WaitingJob, queue: Queue, exchange: PreemptionPlan) -> Start:
+def _start_after(state: SchedulerState, job: WaitingJob, queue: Queue, exchange: PreemptionPlan) -> Start:
     """The start of a job for which runs end."""
-    cluster = view.clusters[exchange.cluster_id]
-    evicts = tuple(_evictions(view, job, queue, exchange))
+    cluster = state.clusters[exchange.cluster_id]
+    evicts = tuple(_evictions(state, job, queue, exchange))
     why = f"{cluster.name}, where {explain.give_way(evicts)} for it"
     ended = next((one for one in evicts if one.sizes is None), None)
     if ended is not None:
@@ -628,29 +630,29 @@ def _start_after(view: SchedulerState, job: WaitingJob, queue: Queue, exchange: 
 
 def _take(cycle: CycleContext, job: WaitingJob, option: Option, limit: float) -> None:
     """Count a start; ``limit``: seconds that it is counted on to run."""
-    cycle.ledger.add(job.queue_id, option.charge)
+    cycle.quotas.add(job.queue_id, option.charge)
     if option.pools:
-        cycle.rooms.take_grown(job.shape_id, option)
+        cycle.index.take_grown(job.shape_id, option)
         limit += option.timeout
     else:
-        cycle.rooms.take(option)
+        cycle.index.take(option)
     _note_start(cycle, job, option.cluster.id, option.fitted, limit)
 
 
-def _limit_of(view: SchedulerState, job: WaitingJob) -> float:
-    return view.limit_of(job.shape_id, job.queue_id)
+def _limit_of(state: SchedulerState, job: WaitingJob) -> float:
+    return state.limit_of(job.shape_id, job.queue_id)
 
 
 def _note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: Fitted, limit: float) -> None:
     """``limit``: seconds that it is counted on to run."""
-    view = cycle.rooms.view
+    state = cycle.index.state
     ends_at = cycle.now + limit
-    kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(view, job.shape_id)
+    kept, roles = cycle.reservations.kept.get(cluster_id), roles_by_name(state, job.shape_id)
     if kept is not None:
         kept.take(roles, fitted.placement, ends_at)
-    if cycle.windows:
-        entitled = cycle.windows.entitled(job.queue_id)
-        cycle.windows.note_start(cluster_id, entitled, roles, fitted.placement, ends_at)
+    if cycle.advance:
+        entitled = cycle.advance.entitled(job.queue_id)
+        cycle.advance.note_start(cluster_id, entitled, roles, fitted.placement, ends_at)
     load = {
         LoadKey(group, job.shape_id, role): count
         for group, roles in fitted.placement.items()
@@ -661,7 +663,7 @@ def _note_start(cycle: CycleContext, job: WaitingJob, cluster_id: int, fitted: F
 
 def _note_load(cycle: CycleContext, cluster_id: int, load: Mapping[LoadKey, int], ends_at: float) -> None:
     cycle.reservations.note_start(cluster_id, load.items(), ends_at)
-    cycle.evictions.note_start(cluster_id, load)
+    cycle.victims.note_start(cluster_id, load)
 
 
 def _start(job: WaitingJob, best: Option, top: list[Option], verdicts: Collection[Verdict]) -> Start:
@@ -709,7 +711,7 @@ def _start_by_policy(job: WaitingJob, burst: BurstStart, now: float) -> Start:
     )
 
 
-def _table(options: Sequence[Option]) -> tuple[dict[str, Any], ...]:
+def _table(options: Sequence[Option]) -> tuple[TableLine, ...]:
     """The table that is kept with a decision, a line for each candidate: scores that count and are not as good as can be on all."""
     shown = [
         name

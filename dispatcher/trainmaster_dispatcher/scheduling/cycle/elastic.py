@@ -21,27 +21,27 @@ MOST_GROWTHS = 500
 
 def grow(cycle: CycleContext, plan: Plan) -> list[Growth]:
     """The runs that grow in this cycle, the one that was resized longest ago first."""
-    view = cycle.rooms.view
-    if not view.elastic_on:
+    state = cycle.index.state
+    if not state.elastic_on:
         return []
     wanted = _wanted(cycle, plan)
     crowded = {
         queue.id
         for key, reason in plan.reasons.items()
         if (reason.tier is Tier.QUOTA or reason.token is Token.PREEMPTING) and not reason.for_ever
-        for queue in view.ancestry(key.queue_id)
+        for queue in state.ancestry(key.queue_id)
     }
     runs = [
-        view.runs[job_id]
-        for cluster_id, job_ids in view.elastic_on.items()
-        if cluster_id not in wanted and _is_open(cycle.rooms, cluster_id)
+        state.runs[job_id]
+        for cluster_id, job_ids in state.elastic_on.items()
+        if cluster_id not in wanted and _is_open(cycle.index, cluster_id)
         for job_id in job_ids
     ]
     out: list[Growth] = []
     for run in sorted(runs, key=lambda run: (max(run.resized_at, run.began_at), run.job_id)):
         if len(out) == MOST_GROWTHS:
             break
-        if not any(queue.id in crowded for queue in view.ancestry(run.queue_id)) and run.job_id not in view.spared:
+        if not any(queue.id in crowded for queue in state.ancestry(run.queue_id)) and run.job_id not in state.spared:
             try:
                 growth = _growth(cycle, run)
             except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
@@ -55,47 +55,47 @@ def grow(cycle: CycleContext, plan: Plan) -> list[Growth]:
 def _wanted(cycle: CycleContext, plan: Plan) -> set[int]:
     """Clusters that somebody waits for or that are kept for somebody, and those on which this cycle has made room."""
     wanted = {cluster_id for _, full in cycle.blocked.values() for cluster_id in full}
-    wanted |= cycle.reservations.kept.keys() | cycle.evictions.gone.keys() - {
-        cluster_id for cluster_id, gone in cycle.evictions.gone.items() if not gone
+    wanted |= cycle.reservations.kept.keys() | cycle.victims.gone.keys() - {
+        cluster_id for cluster_id, gone in cycle.victims.gone.items() if not gone
     }
     wanted |= {one.cluster_id for one in plan.stops}
     wanted |= {one.cluster_id for start in plan.starts for one in start.evicts}
-    return wanted | {cluster_id for cluster_id in cycle.rooms.view.elastic_on if cycle.windows.is_on(cluster_id)}
+    return wanted | {cluster_id for cluster_id in cycle.index.state.elastic_on if cycle.advance.is_on(cluster_id)}
 
 
-def _is_open(rooms: ClusterIndex, cluster_id: int) -> bool:
+def _is_open(index: ClusterIndex, cluster_id: int) -> bool:
     """Whether more may be sent to a cluster now, and its runtime can resize runs."""
-    cluster = rooms.view.clusters.get(cluster_id)
+    cluster = index.state.clusters.get(cluster_id)
     if cluster is None or cluster.report is None or "resize" not in cluster.report.capabilities:
         return False
-    return rooms.is_open(cluster_id)
+    return index.is_open(cluster_id)
 
 
 def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     """The next step of a run, taken from the room of its cluster; None if it cannot take one now."""
-    view, ledger = cycle.rooms.view, cycle.ledger
-    shape = view.shapes[run.shape_id]
+    state, quotas = cycle.index.state, cycle.quotas
+    shape = state.shapes[run.shape_id]
     elastic = shape.elastic
     # By a policy a run keeps the size whose cost was found to be within the budgets.
-    if elastic is None or run.is_stopping or run.leaving or run.burst or run.job_id in cycle.evictions.shrunk:
+    if elastic is None or run.is_stopping or run.leaving or run.burst or run.job_id in cycle.victims.shrunk:
         return None
-    queue = view.queues.get(run.queue_id)
-    starts = queue is not None and all(above.state.starts_jobs for above in view.ancestry(run.queue_id))
+    queue = state.queues.get(run.queue_id)
+    starts = queue is not None and all(above.state.starts_jobs for above in state.ancestry(run.queue_id))
     if not starts or cycle.now - max(run.resized_at, run.began_at) < elastic.cool_down:
         return None
     more = _next_step(run, shape, elastic.step)
     if more is None:
         return None
     role, count = more
-    fitted = fit(shape, {role: count}, _room_for(cycle.rooms, run))
+    fitted = fit(shape, {role: count}, _room_for(cycle.index, run))
     if not isinstance(fitted, Fitted):
         return None
     members = [(group, name, many) for group, roles in fitted.placement.items() for name, many in roles.items()]
-    charge = view.lines.charge(view.places_at(run.cluster_id, run.shape_id, members))
-    if ledger.obstacle(run.queue_id, charge, runs=0) is not None:
+    charge = state.lines.charge(state.places_at(run.cluster_id, run.shape_id, members))
+    if quotas.obstacle(run.queue_id, charge, runs=0) is not None:
         return None
-    cycle.rooms.take_fitted(run.cluster_id, fitted)
-    ledger.add(run.queue_id, charge, running=0)
+    cycle.index.take_fitted(run.cluster_id, fitted)
+    quotas.add(run.queue_id, charge, running=0)
     sizes = dict(run.sizes)
     sizes[role] = sizes.get(role, 0) + count
     placement: dict[str, dict[str, int]] = {}
@@ -105,10 +105,10 @@ def _growth(cycle: CycleContext, run: LiveRun) -> Growth | None:
     return Growth(run.job_id, run.attempt, run.cluster_id, sizes, placement)
 
 
-def _room_for(rooms: ClusterIndex, run: LiveRun) -> FreeCapacity:
+def _room_for(index: ClusterIndex, run: LiveRun) -> FreeCapacity:
     """Where its members may come: where quota depends on the product of a device, only on nodes of the products that it has."""
-    room = rooms.free(run.cluster_id)
-    if not rooms.view.lines.any_narrowed:
+    room = index.free(run.cluster_id)
+    if not index.state.lines.any_narrowed:
         return room
     has = {product_of(room.groups[name][0].group) for name, _ in run.placement if room.groups.get(name)}
     return FreeCapacity({name: some for name, some in room.groups.items() if some and product_of(some[0].group) in has})

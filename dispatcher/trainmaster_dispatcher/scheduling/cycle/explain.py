@@ -166,12 +166,12 @@ def behind(queue: Queue, first: WaitingJob) -> Reason:
     return reason(Token.BEHIND_OTHERS, f"Queue {queue.path} keeps its order, and {whom} is before it.")
 
 
-def kept(view: SchedulerState, cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
+def kept(state: SchedulerState, cluster: Cluster, reservation: Reservation, limit: float) -> Verdict:
     """Why a job that would fit now may not start: it would delay the one that the room is kept for."""
     whom = job_id(reservation.name, reservation.job_id)
-    owner = view.jobs.get(reservation.job_id)
+    owner = state.jobs.get(reservation.job_id)
     if owner is not None:
-        whom = protected(whom, view.queues[owner.queue_id].path, ANOTHER_JOB)
+        whom = protected(whom, state.queues[owner.queue_id].path, ANOTHER_JOB)
     if reservation.at == inf:
         text = f"what is freed there is kept for {whom}, which has waited longest"
     elif limit == inf:
@@ -195,9 +195,9 @@ def reserved(cluster: Cluster, one: AdvanceReservation, queue: Queue | None, lim
     return Verdict(cluster=cluster.name, check=Check.WINDOW, sentence=text)
 
 
-def expected(reason: Reason, reservation: Reservation, view: SchedulerState) -> Reason:
+def expected(reason: Reason, reservation: Reservation, state: SchedulerState) -> Reason:
     """The same reason, and what is kept for the first job of the class; that is told to this one alone."""
-    name = view.clusters[reservation.cluster_id].name
+    name = state.clusters[reservation.cluster_id].name
     first: dict[str, str] = {"job": job_id(reservation.name, reservation.job_id), "cluster": name}
     if reservation.at == inf:
         first["sentence"] = f"What is freed on {name} is kept for it from now on."
@@ -268,19 +268,19 @@ def give_way(evicts: Sequence[Eviction]) -> str:
     return " and ".join(f"one run {one}" if many == 1 else f"{many} runs {all_}" for many, one, all_ in parts if many)
 
 
-def gives_back(view: SchedulerState, victim: LiveRun, keeps: Mapping[str, int], taker: WaitingJob) -> str:
+def gives_back(state: SchedulerState, victim: LiveRun, keeps: Mapping[str, int], taker: WaitingJob) -> str:
     """Why members of an elastic run leave."""
     many = sum(size for _, size in victim.sizes) - sum(keeps.values())
-    whom = protected(job_id(taker.name, taker.id), view.queues[taker.queue_id].path, ANOTHER_JOB)
+    whom = protected(job_id(taker.name, taker.id), state.queues[taker.queue_id].path, ANOTHER_JOB)
     return f"gives {many} of its members back: {whom} waits for the room"
 
 
-def evicted(view: SchedulerState, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:
+def evicted(state: SchedulerState, victim: LiveRun, taker: WaitingJob, queue: Queue, *, by_class: bool) -> str:
     """Why a run ends for another job."""
-    whom = protected(job_id(taker.name, taker.id), view.queues[taker.queue_id].path, ANOTHER_JOB)
+    whom = protected(job_id(taker.name, taker.id), state.queues[taker.queue_id].path, ANOTHER_JOB)
     if by_class:
-        return f"preempted for {whom}, whose class {view.classes[taker.class_id].name} is higher"
+        return f"preempted for {whom}, whose class {state.classes[taker.class_id].name} is higher"
     owed = protected(f"queue {queue.path}", queue.path, ANOTHER_QUEUE)
-    borrower = view.queues[victim.queue_id].path
+    borrower = state.queues[victim.queue_id].path
     borrower = protected(borrower, borrower, ANOTHER_QUEUE)
     return f"preempted for {whom}: {owed} takes back what is guaranteed to it, and {borrower} had borrowed"

@@ -48,13 +48,13 @@ class TooManyFaultsError(Exception):
         self.__cause__ = found[-1].error
 
 
-def still_held(view: SchedulerState, held_back: Mapping[ClassKey, HeldBack]) -> dict[ClassKey, HeldBack]:
+def still_held(state: SchedulerState, held_back: Mapping[ClassKey, HeldBack]) -> dict[ClassKey, HeldBack]:
     """Return the classes that the cycle before has held back, as far as jobs of them wait."""
-    return {key: one for key, one in held_back.items() if key in view.waiting.get(key.queue_id, ())}
+    return {key: one for key, one in held_back.items() if key in state.waiting.get(key.queue_id, ())}
 
 
 def hold_back(
-    view: SchedulerState, held: dict[ClassKey, HeldBack], key: ClassKey, error: Exception, now: float
+    state: SchedulerState, held: dict[ClassKey, HeldBack], key: ClassKey, error: Exception, now: float
 ) -> Fault:
     """Enter a class among those that are held back; its fault."""
     before = held.get(key)
@@ -62,38 +62,38 @@ def hold_back(
     seconds = min(2.0 ** min(failures - 1, 10), _MOST_SECONDS)
     until = now + seconds if seconds < _STEP else ceil((now + seconds) / _STEP) * _STEP
     held[key] = HeldBack(failures, until, explain.internal_error(error))
-    queue, of = view.queues.get(key.queue_id), view.classes.get(key.class_id)
+    queue, of = state.queues.get(key.queue_id), state.classes.get(key.class_id)
     name = f"{queue.path if queue else key.queue_id}, {of.name if of else key.class_id}, shape {key.shape_id}"
     return Fault("job_class", 0, name, error)
 
 
-def close_faulty(view: SchedulerState, now: float) -> list[Fault]:
+def close_faulty(state: SchedulerState, now: float) -> list[Fault]:
     """Close the clusters that cannot be worked out by themselves, and drop such reservations; their faults."""
     found = []
-    layouts = ClusterLayouts(view)  # new ones: what is known already may be what is wrong
-    rooms = ClusterIndex(layouts)
-    for cluster in list(view.clusters.values()):
+    layouts = ClusterLayouts(state)  # new ones: what is known already may be what is wrong
+    index = ClusterIndex(layouts)
+    for cluster in list(state.clusters.values()):
         try:
-            _work_out(layouts, rooms, cluster)
+            _work_out(layouts, index, cluster)
         except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
             fault = f"cluster {cluster.name} cannot be used ({type(error).__name__})"
-            view.put_cluster(replace(cluster, report=None, fault=fault), now)
+            state.put_cluster(replace(cluster, report=None, fault=fault), now)
             found.append(Fault("cluster", cluster.id, cluster.name, error))
-    for one in list(view.advance.values()):
+    for one in list(state.advance.values()):
         try:
             _work_out_reservation(layouts, one, now)
         except Exception as error:  # noqa: BLE001 - given to the caller, who tells it
-            view.set_advance(other for other in list(view.advance.values()) if other.id != one.id)
+            state.set_advance(other for other in list(state.advance.values()) if other.id != one.id)
             found.append(Fault("reservation", one.id, one.name, error))
     return found
 
 
-def _work_out(layouts: ClusterLayouts, rooms: ClusterIndex, cluster: Cluster) -> None:
+def _work_out(layouts: ClusterLayouts, index: ClusterIndex, cluster: Cluster) -> None:
     layouts.empty(cluster.id).total()
     layouts.now(cluster.id).rank()
     ReleaseTimeline(layouts, cluster.id)
-    rooms.capacity(cluster)
-    rooms.measure(cluster)
+    index.capacity(cluster)
+    index.measure(cluster)
 
 
 def _work_out_reservation(layouts: ClusterLayouts, one: AdvanceReservation, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The nodes of a cluster in best-fit order, kept up to date, so that a member's node is found by bisection.
+"""Best fit: members laid out on nodes, and the nodes of a cluster kept in that order, so that a node is found by bisection.
 
 Best fit takes the node that a member leaves fullest: with the fewest devices that it leaves idle, of the commonest product, then by
 devices, CPU and memory. What is left there is what is free now, less the same amounts for every node; so nodes stand in one order
@@ -7,14 +7,11 @@ for all members that need the same devices, however much they need of anything.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trainmaster.protocol.quantities import Resources
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, Leftover, NodeBucket, split
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.scheduling.state.state import COMING
-
-if TYPE_CHECKING:
-    from trainmaster_dispatcher.scheduling.packing.node_buckets import NodeBucket
 
 Key = tuple[int, int, int, int, int, int, int]
 """Of a node: free devices that are not needed, minus how common its product is, free devices that are needed, CPU, memory.
@@ -31,7 +28,7 @@ _CHOICE = 2
 
 
 def commonness(
-    groups: "Mapping[str, Sequence[NodeBucket]]", needs: Iterable[str], suiting: Iterable[str]
+    groups: Mapping[str, Sequence[NodeBucket]], needs: Iterable[str], suiting: Iterable[str]
 ) -> dict[str, int]:
     """By group: of the devices among ``needs``, how many all these groups of its product have; empty where it makes no difference.
 
@@ -79,7 +76,7 @@ class Ranking:
         self._failed = 0
         """How many members have found no node since then."""
 
-    def follow(self, groups: "Mapping[str, Sequence[NodeBucket]]") -> None:
+    def follow(self, groups: Mapping[str, Sequence[NodeBucket]]) -> None:
         """Take in all groups; those that have not changed cost nothing."""
         if not self._entries:
             self._common = commonness(groups, self.devices, self._places)
@@ -92,13 +89,13 @@ class Ranking:
             if known[name] is not groups[name]:
                 self._put(place, name, groups[name])
 
-    def put(self, name: str, entries: "Sequence[NodeBucket]") -> None:
+    def put(self, name: str, entries: Sequence[NodeBucket]) -> None:
         """One group has changed; one that may not be used is passed over."""
         known = self._entries.get(name)
         if known is not None and known is not entries:
             self._put(self._places[name], name, entries)
 
-    def _put(self, place: int, name: str, entries: "Sequence[NodeBucket]") -> None:
+    def _put(self, place: int, name: str, entries: Sequence[NodeBucket]) -> None:
         keys = self._keys
         self._most, self._failed = None, 0
         for key in self._of_group[name]:
@@ -107,7 +104,7 @@ class Ranking:
         for key in self._note(place, name, entries):
             insort(keys, key)
 
-    def _note(self, place: int, name: str, entries: "Sequence[NodeBucket]") -> list[Key]:
+    def _note(self, place: int, name: str, entries: Sequence[NodeBucket]) -> list[Key]:
         own = self._of_group[name] = []
         self._entries[name] = entries
         common = -self._common.get(name, 0)
@@ -146,11 +143,11 @@ class Ranking:
         self._failed += not found
         return found
 
-    def tightest(self, needs: Resources) -> "NodeBucket | None":
+    def tightest(self, needs: Resources) -> NodeBucket | None:
         """The first of ``best``."""
         return next(self.best(needs), None)
 
-    def best(self, needs: Resources) -> "Iterator[NodeBucket]":
+    def best(self, needs: Resources) -> Iterator[NodeBucket]:
         """The entries that have room for a member, the one that it leaves fullest first."""
         keys, nodes = self._keys, self._nodes
         cpu, memory = needs.get("cpu", 0), needs.get("memory", 0)
@@ -168,3 +165,89 @@ class Ranking:
                 index = bisect_left(keys, (key[0], key[1], key[2], cpu, memory), index + 1)
             else:
                 index += 1
+
+
+def fill(
+    groups: Groups,
+    needs: Resources,
+    count: int,
+    suiting: Iterable[str] | None = None,
+    ranking: Ranking | None = None,
+    max_per_node: int | None = None,
+    numa: str = "",
+    order: list[tuple[str, int]] | None = None,
+) -> tuple[int, dict[str, int]]:
+    """Lay out members best-fit; how many found no place, and how many each group took. ``groups`` is changed.
+
+    ``suiting`` are the groups that may be used; None means all. A node that takes a member becomes a still better fit than the
+    others, so one order serves all members. ``ranking``: that order, where the groups are as it knows them. ``max_per_node``: how
+    many of these members one node takes at most. ``numa``: the policy that binds them to zones of their node, where it does.
+    ``order``: to be told which group took how many, one after the other.
+    """
+    placed: dict[str, int] = {}
+    usable = groups if suiting is None else suiting
+    if count == 1 and not numa:
+        best = tightest(groups, needs, usable) if ranking is None else ranking.tightest(needs)
+        if best is None:
+            return 1, placed
+        split(groups, best, needs, ((1, 1),))
+        if order is not None:
+            order.append((best.group.name, 1))
+        return 0, {best.group.name: 1}
+    for one in _best(groups, needs, usable) if ranking is None else ranking.best(needs):
+        each = min(one.holds(needs), count)
+        if max_per_node is not None:
+            each = min(each, max_per_node)
+        if numa:
+            each = one.holds_in_zones(needs, each, numa)
+            if not each:
+                continue
+        whole = min(one.count, count // each)
+        rest = min(count - whole * each, each) if whole < one.count else 0
+        split(groups, one, needs, ((whole, each), (1, rest)) if rest else ((whole, each),), numa)
+        name = one.group.name
+        placed[name] = placed.get(name, 0) + whole * each + rest
+        if order is not None:
+            order.append((name, whole * each + rest))
+        count -= whole * each + rest
+        if not count:
+            break
+    return count, placed
+
+
+def _best(groups: Groups, needs: Resources, suiting: Iterable[str]) -> list[NodeBucket]:
+    """The entries that have room for a member, the one that it leaves fullest first."""
+    suiting = list(suiting)
+    common = commonness(groups, needs, suiting)
+    fitting = [
+        (one.leftover(needs, common.get(name, 0)), order, one)
+        for order, name in enumerate(suiting)
+        for one in groups[name]
+        if one.takes(needs)
+    ]
+    if len(fitting) > 1:
+        fitting.sort(key=_rank)
+    return [one for _, _, one in fitting]
+
+
+def tightest(groups: Groups, needs: Resources, suiting: Iterable[str]) -> NodeBucket | None:
+    """The node that one member leaves fullest: what ``fill`` finds for many, found with less work."""
+    best: NodeBucket | None = None
+    least: Leftover | None = None
+    suiting = list(suiting)
+    common = commonness(groups, needs, suiting)
+    for name in suiting:
+        for one in groups[name]:
+            free = one.free
+            for resource, amount in needs.items():
+                if free.get(resource, 0) < amount:
+                    break
+            else:
+                left = one.leftover(needs, common.get(name, 0))
+                if least is None or left < least:
+                    best, least = one, left
+    return best
+
+
+def _rank(item: tuple[Leftover, int, NodeBucket]) -> tuple[Leftover, int]:
+    return item[0], item[1]

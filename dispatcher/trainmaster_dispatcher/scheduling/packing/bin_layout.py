@@ -12,7 +12,7 @@ Tuple = tuple[int, ...]
 
 
 class MemberKind(NamedTuple):
-    """Members alike on a cluster. ``rank`` puts those with the largest dominant share first."""
+    """Equivalent members on a cluster. ``rank`` puts those with the largest dominant share first."""
 
     rank: float
     need: Tuple | None

@@ -10,18 +10,17 @@ again only when that has changed.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from weakref import WeakValueDictionary
 
 from trainmaster.protocol.agent import CapacityReport
 from trainmaster.protocol.quantities import Resources
-from trainmaster_dispatcher.domain.shapes import RoleShape
-from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking
+from trainmaster_dispatcher.domain.shapes import RoleKey, RoleShape, Terms
+from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill
 from trainmaster_dispatcher.scheduling.packing.bin_layout import MemberKind, lay_out
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
-from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, fill, split
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, split
 from trainmaster_dispatcher.scheduling.packing.numa import zones_of
-from trainmaster_dispatcher.scheduling.state.flavors import product_of
+from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
 from trainmaster_dispatcher.scheduling.state.state import COMING, Cluster, LoadKey, SchedulerState
 
 _MOST_KINDS = 10_000
@@ -33,6 +32,10 @@ def devices_among(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name for name in names if "/" in name)
 
 
+Suiting = dict[tuple[Terms, Product | None], tuple[str, ...]]
+"""Node groups that suit members, by what these ask of nodes and the product that they are bound to."""
+
+
 class Kinds(dict[tuple[int, str], MemberKind]):
     """Members by shape and role, for all empty rooms that have as much of everything."""
 
@@ -42,13 +45,13 @@ class Kinds(dict[tuple[int, str], MemberKind]):
 class FreeCapacity:
     """All nodes of one cluster, by group. ``suiting`` is shared by all rooms of a cluster: which groups suit members."""
 
-    def __init__(self, groups: Groups, suiting: dict[Any, tuple[str, ...]] | None = None) -> None:
+    def __init__(self, groups: Groups, suiting: Suiting | None = None) -> None:
         self.groups = groups
-        self.suiting = {} if suiting is None else suiting
+        self.suiting: Suiting = {} if suiting is None else suiting
         self._total: Resources | None = None
         self._rankings: dict[tuple[int, frozenset[str]], Ranking] | None = None
         """By the identity of the tuple of groups, and devices."""
-        self.by_role: dict[Any, Ranking] | None = None
+        self.by_role: dict[RoleKey, Ranking] | None = None
         """The same by what roles ask for, as far as they have asked."""
         self._most: dict[int, Resources] = {}
         self.names: tuple[str, ...] = ()
@@ -181,30 +184,30 @@ Load = Mapping[str, Mapping[LoadKey, int]]
 """Members by their node group, empty where it is not known, and by what they need."""
 
 
-def _fill_suiting(view: SchedulerState, cluster_id: int, key: LoadKey, count: int, room: FreeCapacity) -> int:
+def _fill_suiting(state: SchedulerState, cluster_id: int, key: LoadKey, count: int, room: FreeCapacity) -> int:
     """Lay members out on nodes that they may be on; how many found no place.
 
     Where quota depends on the product of a device, they are bound to the one of the pool that they were sent to.
     """
-    role = next((role for role in view.shapes[key.shape_id].roles if role.name == key.role), None)
+    role = next((role for role in state.shapes[key.shape_id].roles if role.name == key.role), None)
     if role is None:
         return 0
     names = [name for name, entries in room.groups.items() if entries and allows(role, entries[0].group)]
-    if any("/" in name and view.lines.products_matter(name) for name in role.needs):
-        product = view.product_at(cluster_id, key.group)
+    if any("/" in name and state.lines.products_matter(name) for name in role.needs):
+        product = state.product_at(cluster_id, key.group)
         names = [name for name in names if product_of(room.groups[name][0].group) == product]
     missing, _ = fill(room.groups, role.needs, count, names, max_per_node=role.max_per_node, numa=role.numa)
     return missing
 
 
 def grown(
-    room: FreeCapacity, view: SchedulerState, cluster_id: int, *, alone: bool = False, ever: bool = False
+    room: FreeCapacity, state: SchedulerState, cluster_id: int, *, alone: bool = False, ever: bool = False
 ) -> FreeCapacity:
     """The nodes of a cluster as they are in ``room``, and those that could come; ``alone``: only these.
 
     Nodes that others wait for are taken off. Names of what could come begin with ``COMING``. ``ever``: if all nodes of pools came.
     """
-    report = view.clusters[cluster_id].report
+    report = state.clusters[cluster_id].report
     pools = report.pools if report is not None else ()
     groups: Groups = {} if alone else dict(room.groups)
     for pool in pools:
@@ -214,8 +217,8 @@ def grown(
             groups[coming.name] = (NodeBucket(coming, pool.free, many, zones_of(coming)),)
     for key, count in room.pending.items():
         if key.group in groups:
-            most = _most_on_a_node(view, key, count)
-            fill(groups, needs_of_load(view, key), count, (key.group,), max_per_node=most)
+            most = _most_on_a_node(state, key, count)
+            fill(groups, needs_of_load(state, key), count, (key.group,), max_per_node=most)
     return FreeCapacity(groups)
 
 
@@ -273,23 +276,23 @@ class ClusterLayouts:
 
     def under(self, cluster_id: int, load: Load) -> FreeCapacity:
         """Return the cluster under this load. Groups whose load is the state's own are not laid out again."""
-        view = self.state
-        report = view.clusters[cluster_id].report
+        state = self.state
+        report = state.clusters[cluster_id].report
         if report is None:
             return FreeCapacity({})
         empty = self.empty(cluster_id)
         groups: Groups = {name: self.group(cluster_id, name, load.get(name)) for name in empty.groups}
         room = FreeCapacity(groups, empty.suiting)
         strays = {key: count for name, members in load.items() if name not in groups for key, count in members.items()}
-        for _, key, _ in _ordered(view, strays, empty):
+        for _, key, _ in _ordered(state, strays, empty):
             if key.group.startswith(COMING):
                 # They take whatever node is free that may hold them, though others were thought of; the rest waits for new ones.
-                missing = _fill_suiting(view, cluster_id, key, strays[key], room)
+                missing = _fill_suiting(state, cluster_id, key, strays[key], room)
                 if missing:
                     room.pending[key] = missing
                 continue
-            most, numa = _most_on_a_node(view, key, strays[key]), _numa_of_load(view, key)
-            room.subtract(key.group, needs_of_load(view, key), strays[key], most, numa)
+            most, numa = _most_on_a_node(state, key, strays[key]), _numa_of_load(state, key)
+            room.subtract(key.group, needs_of_load(state, key), strays[key], most, numa)
         return room
 
     def group(self, cluster_id: int, name: str, members: Mapping[LoadKey, int] | None) -> Sequence[NodeBucket]:
@@ -315,22 +318,22 @@ def _of_everything(room: FreeCapacity) -> tuple[tuple[str, int], ...]:
 
 
 def _under(
-    view: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
+    state: SchedulerState, name: str, entries: Sequence[NodeBucket], members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> Sequence[NodeBucket]:
     """The entries of a group under the members that are in it."""
-    ordered = _ordered(view, members, empty)
+    ordered = _ordered(state, members, empty)
     laid = lay_out(entries, [(kind.need, kind.devices, members[key]) for _, key, kind in ordered], empty.names)
     if laid is not None:
         return laid
     room = FreeCapacity({name: entries})
     for _, key, _ in ordered:
-        most, numa = _most_on_a_node(view, key, members[key]), _numa_of_load(view, key)
-        room.subtract(name, needs_of_load(view, key), members[key], most, numa)
+        most, numa = _most_on_a_node(state, key, members[key]), _numa_of_load(state, key)
+        room.subtract(name, needs_of_load(state, key), members[key], most, numa)
     return room.groups[name]
 
 
 def _ordered(
-    view: SchedulerState, members: Mapping[LoadKey, int], empty: FreeCapacity
+    state: SchedulerState, members: Mapping[LoadKey, int], empty: FreeCapacity
 ) -> list[tuple[float, LoadKey, MemberKind]]:
     """In an order of its own, so that a layout does not depend on the order in which runs came: large members first."""
     kinds = empty.kinds
@@ -340,8 +343,8 @@ def _ordered(
         if kind is None:
             if len(kinds) > _MOST_KINDS:
                 kinds.clear()
-            kind = _kind(needs_of_load(view, key), empty)
-            if _most_on_a_node(view, key, 1) is not None:
+            kind = _kind(needs_of_load(state, key), empty)
+            if _most_on_a_node(state, key, 1) is not None:
                 kind = kind._replace(need=None)
             kinds[key.shape_id, key.role] = kind
         out.append((kind.rank, key, kind))
@@ -357,22 +360,22 @@ def _kind(needs: Resources, empty: FreeCapacity) -> MemberKind:
     return MemberKind(-dominant(needs, total), need, devices)
 
 
-def _most_on_a_node(view: SchedulerState, key: LoadKey, count: int) -> int | None:
-    """How many of so many members alike one node has at most, all jobs that they are of together."""
-    for role in view.shapes[key.shape_id].roles:
+def _most_on_a_node(state: SchedulerState, key: LoadKey, count: int) -> int | None:
+    """How many of so many equivalent members one node has at most, all jobs that they are of together."""
+    for role in state.shapes[key.shape_id].roles:
         if role.name == key.role and role.max_per_node is not None:
             return role.max_per_node * -(-count // role.replicas)
     return None
 
 
-def _numa_of_load(view: SchedulerState, key: LoadKey) -> str:
+def _numa_of_load(state: SchedulerState, key: LoadKey) -> str:
     """What binds these members to zones of their nodes."""
-    return next((role.numa for role in view.shapes[key.shape_id].roles if role.name == key.role), "")
+    return next((role.numa for role in state.shapes[key.shape_id].roles if role.name == key.role), "")
 
 
-def needs_of_load(view: SchedulerState, key: LoadKey) -> Resources:
+def needs_of_load(state: SchedulerState, key: LoadKey) -> Resources:
     """What each of these members needs."""
-    for role in view.shapes[key.shape_id].roles:
+    for role in state.shapes[key.shape_id].roles:
         if role.name == key.role:
             return role.needs
     return {}

@@ -14,10 +14,10 @@ from itertools import islice, permutations
 from trainmaster.protocol.agent import HOST_LEVEL, CapacityReport
 from trainmaster.protocol.quantities import Resources, format_apart
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
-from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking
+from trainmaster_dispatcher.scheduling.packing.best_fit import Ranking, fill, tightest
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.free_capacity import FreeCapacity, by_size
-from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket, fill, tightest
+from trainmaster_dispatcher.scheduling.packing.node_buckets import Groups, NodeBucket
 from trainmaster_dispatcher.scheduling.packing.numa import names_of
 from trainmaster_dispatcher.scheduling.state.flavors import Amounts, Product, plain, product_label, product_of
 
@@ -212,7 +212,7 @@ def _in_no_domain(level: str, tried: int, places: int, last: Shortfall) -> Short
 def _on_one_node(
     roles: list[RoleShape], members: dict[str, int], room: FreeCapacity, product: Product | None
 ) -> Fitted | Shortfall:
-    """Each node is a domain; of nodes alike, one stands for all."""
+    """Each node is a domain; of equivalent nodes, one stands for all."""
     tried, shortfall = 0, Shortfall("")
     for name, entries in room.groups.items():
         for one in entries:

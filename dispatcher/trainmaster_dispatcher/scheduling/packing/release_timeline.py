@@ -73,9 +73,9 @@ class ReleaseTimeline:
     """
 
     def __init__(self, layouts: ClusterLayouts, cluster_id: int) -> None:
-        view = layouts.state
+        state = layouts.state
         self._layouts = layouts
-        self._view = view
+        self._state = state
         self._cluster_id = cluster_id
         self._empty = layouts.empty(cluster_id)
         self._ends: _Timeline[tuple[tuple[LoadKey, int], ...]] = _Timeline()
@@ -86,7 +86,7 @@ class ReleaseTimeline:
         self._earliest: dict[tuple[int, int], float] = {}
         self._times: list[float] | None = None
         self._in_thought: list[tuple[tuple[tuple[LoadKey, int], ...], float]] = []
-        self._collect(view.runs_on.get(cluster_id, {}).values())
+        self._collect(state.runs_on.get(cluster_id, {}).values())
 
     def note(self, run: LiveRun, many: int, ends_at: float) -> None:
         """Count ``many`` equivalent runs that came and end at ``ends_at``, or with -1 take one off."""
@@ -101,7 +101,7 @@ class ReleaseTimeline:
         self._move(members, ends_at, 1)
 
     def forget_thoughts(self) -> None:
-        """Only what the view says is there."""
+        """Only what the state says is there."""
         for members, ends_at in self._in_thought:
             for key, _ in members:
                 self._group(key.group).extra -= 1
@@ -134,14 +134,14 @@ class ReleaseTimeline:
 
     def _collect(self, runs: Iterable[LiveRun]) -> None:
         """Take in the runs that are there from the beginning: ``_move`` with less work, as they come in the order of their ends."""
-        view = self._view
+        state = self._state
         own: dict[int, float | None] = {}
         of_queue: dict[int, float] = {}
         ending, until = list[LiveRun](), list[float]()
         for run in runs:
             shape_id, queue_id = run.shape_id, run.queue_id
             if shape_id not in own:
-                own[shape_id] = view.shapes[shape_id].time_limit_seconds
+                own[shape_id] = state.shapes[shape_id].time_limit_seconds
             limit = own[shape_id]
             if run.burst is not None:
                 ending.append(run)
@@ -149,7 +149,7 @@ class ReleaseTimeline:
                 continue
             if limit is None:
                 if queue_id not in of_queue:
-                    of_queue[queue_id] = view.limit_of(None, queue_id)
+                    of_queue[queue_id] = state.limit_of(None, queue_id)
                 limit = of_queue[queue_id]
             if limit < inf:
                 ending.append(run)
@@ -181,7 +181,7 @@ class ReleaseTimeline:
         key = (shape_id, size.total)
         at = self._earliest.get(key)
         if at is None:
-            shape = self._view.shapes[shape_id]
+            shape = self._state.shapes[shape_id]
             alone = only_role(shape, size)
             if self._strays:
                 alone = None
@@ -191,7 +191,7 @@ class ReleaseTimeline:
 
     def _earliest_of_one(self, role: RoleShape) -> float:
         """A member alone: only where a run ends there is news, and only once so much has been freed that it may be enough."""
-        view, needs = self._view, role.needs
+        state, needs = self._state, role.needs
         suiting = frozenset(suits(role, self._empty))
         seen: set[tuple[str, float]] = set()
         lacking: dict[str, Resources] = {}
@@ -204,7 +204,7 @@ class ReleaseTimeline:
                 if lacks is None:
                     free = self._free_of(name)
                     lacks = lacking[name] = {one: need - free.get(one, 0) for one, need in needs.items()}
-                for one, amount in needs_of_load(view, key).items():
+                for one, amount in needs_of_load(state, key).items():
                     if one in lacks:
                         lacks[one] -= amount * count
                 if (name, at) in seen or max(lacks.values(), default=0) > 0:
@@ -219,7 +219,7 @@ class ReleaseTimeline:
         group = self._group(name)
         if group.free is None:
             group.free = {}
-            members = self._view.load.get(self._cluster_id, {}).get(name)
+            members = self._state.load.get(self._cluster_id, {}).get(name)
             for one in self._layouts.group(self._cluster_id, name, members):
                 for resource, amount in one.free.items():
                     group.free[resource] = group.free.get(resource, 0) + max(amount, 0) * one.count
@@ -256,7 +256,7 @@ class ReleaseTimeline:
         return times[high]
 
     def _has_room(self, role: RoleShape, members: int, suiting: Iterable[str], at: float) -> bool:
-        """Whether so many members alike fit into these groups: it is enough to count."""
+        """Whether so many equivalent members fit into these groups: it is enough to count."""
         for name in suiting:
             for one in self._group_at(name, at):
                 if one.takes(role.needs):
@@ -290,7 +290,7 @@ class ReleaseTimeline:
                 for key, count in group.ends.what[passed:]:
                     members[key] = members.get(key, 0) + count
             else:
-                members = self._view.load.get(self._cluster_id, {}).get(name, {})
+                members = self._state.load.get(self._cluster_id, {}).get(name, {})
             if len(group.laid) > _MOST_LAID:
                 group.laid.clear()
             laid = group.laid[passed] = self._layouts.group(self._cluster_id, name, members)

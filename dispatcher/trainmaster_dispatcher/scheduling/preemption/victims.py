@@ -77,9 +77,9 @@ class VictimSearch:
     """The exchanges of one cycle."""
 
     layouts: ClusterLayouts
-    ledger: QuotaTree
+    quotas: QuotaTree
     now: float
-    view: SchedulerState = field(init=False)
+    state: SchedulerState = field(init=False)
     _surplus_left: bool | None = None
     shrunk: set[int] = field(default_factory=set)
     """Jobs whose elastic runs give members back by decisions of this cycle."""
@@ -101,7 +101,7 @@ class VictimSearch:
     _spent: dict[int, list[Flavor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.view = self.layouts.state
+        self.state = self.layouts.state
 
     def note_start(self, cluster_id: int, load: Mapping[LoadKey, int]) -> None:
         extra = self.extra.setdefault(cluster_id, {})
@@ -121,14 +121,14 @@ class VictimSearch:
         """Whether the queue may have a right to what others use."""
         if not self._may_be_owed(queue, size):
             return False
-        if self.view.lines.any_narrowed or (for_quota and self._leaving_of()):
+        if self.state.lines.any_narrowed or (for_quota and self._leaving_of()):
             return True  # it depends on the place, or on what is leaving
-        above, used, nothing = self._leaving_above(), self.ledger.used, Amounts()
+        above, used, nothing = self._leaving_above(), self.quotas.used, Amounts()
         return all(
             used(queue.id, line) - above.get(queue.id, nothing).get(line, 0) + amount
-            <= self.ledger.guarantee(queue, line)
+            <= self.quotas.guarantee(queue, line)
             for line, amount in size.charge.items()
-            if line in self.ledger.tree.guaranteed
+            if line in self.quotas.tree.guaranteed
         )
 
     def helpless(self, queue: Queue) -> Callable[[int, Size | None], bool | None] | None:
@@ -142,7 +142,7 @@ class VictimSearch:
         spent = self._spent.get(queue.id)
         if spent is None:
             spent = self._spent[queue.id] = self._spent_lines(queue)
-        is_spent = len(spent) == len(self.ledger.tree.guaranteed)
+        is_spent = len(spent) == len(self.quotas.tree.guaranteed)
 
         def tells(class_id: int, size: Size | None) -> bool | None:
             lower = self._lower.get((queue.id, class_id))
@@ -168,7 +168,7 @@ class VictimSearch:
     def _any_surplus(self) -> bool:
         """Whether any elastic run has members that could leave."""
         if self._surplus_left is None:
-            self._surplus_left = any(self._has_surplus_on(cluster_id) for cluster_id in self.view.elastic_on)
+            self._surplus_left = any(self._has_surplus_on(cluster_id) for cluster_id in self.state.elastic_on)
         return self._surplus_left
 
     def _has_surplus_on(self, cluster_id: int) -> bool:
@@ -176,11 +176,11 @@ class VictimSearch:
 
     def _with_surplus(self, cluster_id: int) -> Iterator[tuple[LiveRun, dict[str, int]]]:
         """The elastic runs of a cluster with members that could leave, and how many by role."""
-        for job_id in sorted(self.view.elastic_on.get(cluster_id, ())):
-            run = self.view.runs[job_id]
-            spare = surplus_of(run, self.view.shapes[run.shape_id])
-            is_free = job_id not in self.shrunk and job_id not in self.view.spared
-            if spare and is_free and run.queue_id in self.view.queues:
+        for job_id in sorted(self.state.elastic_on.get(cluster_id, ())):
+            run = self.state.runs[job_id]
+            spare = surplus_of(run, self.state.shapes[run.shape_id])
+            is_free = job_id not in self.shrunk and job_id not in self.state.spared
+            if spare and is_free and run.queue_id in self.state.queues:
                 yield run, spare
 
     def _spent_lines(self, queue: Queue) -> list[Flavor]:
@@ -188,8 +188,8 @@ class VictimSearch:
         above: Amounts = self._leaving_above().get(queue.id, {})
         return [
             line
-            for line in self.ledger.tree.guaranteed
-            if self.ledger.used(queue.id, line) - above.get(line, 0) >= self.ledger.guarantee(queue, line)
+            for line in self.quotas.tree.guaranteed
+            if self.quotas.used(queue.id, line) - above.get(line, 0) >= self.quotas.guarantee(queue, line)
         ]
 
     def _leaving_above(self) -> dict[int, Amounts]:
@@ -198,7 +198,7 @@ class VictimSearch:
         if self._above is None:
             self._above = {}
             for queue_id, charge in leaving.items():
-                for queue in self.view.ancestry(queue_id):
+                for queue in self.state.ancestry(queue_id):
                     total = self._above.setdefault(queue.id, {})
                     for line, amount in charge.items():
                         total[line] = total.get(line, 0) + amount
@@ -206,25 +206,25 @@ class VictimSearch:
 
     def _may_be_owed(self, queue: Queue, size: Size) -> bool:
         """Whether the queue has a guarantee on any line that is needed; on a narrowed one it depends on the place."""
-        guaranteed = (line for line in self.ledger.tree.guaranteed if size.needs.get(line.resource))
-        return any(self.ledger.guarantee(queue, line) for line in guaranteed)
+        guaranteed = (line for line in self.quotas.tree.guaranteed if size.needs.get(line.resource))
+        return any(self.quotas.guarantee(queue, line) for line in guaranteed)
 
     def _is_owed_somewhere(self, queue: Queue, size: Size) -> bool:
         """Whether the queue has a right to what others use; on narrowed lines that depends on the place."""
-        return self._may_be_owed(queue, size) and (self.view.lines.any_narrowed or self._is_owed(queue, size.charge))
+        return self._may_be_owed(queue, size) and (self.state.lines.any_narrowed or self._is_owed(queue, size.charge))
 
     def _may_help_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
         """Whether anything leaves a cluster or could, but for what others have to give back."""
         # What is leaving already may be all that it takes.
         return (
             bool(self._gone(cluster_id))
-            or cluster_id in self.view.elastic_on
+            or cluster_id in self.state.elastic_on
             or self._has_lower_on(cluster_id, key, queue)
         )
 
     def _has_lower_on(self, cluster_id: int, key: ClassKey, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class on a cluster that may be ended."""
-        value, classes = self.view.classes[key.class_id].value, self.view.classes
+        value, classes = self.state.classes[key.class_id].value, self.state.classes
         return any(
             run.class_id in classes and classes[run.class_id].value < value
             for run in self._ranked_of(cluster_id, queue.id)
@@ -232,13 +232,13 @@ class VictimSearch:
 
     def _has_lower(self, class_id: int, queue: Queue) -> bool:
         """Whether its own queue has runs of a lower class."""
-        value = self.view.classes[class_id].value
-        of_queue = (self.view.classes.get(class_id) for class_id in self.view.running_classes.get(queue.id, ()))
+        value = self.state.classes[class_id].value
+        of_queue = (self.state.classes.get(class_id) for class_id in self.state.running_classes.get(queue.id, ()))
         return any(of is not None and of.preemptible and of.value < value for of in of_queue)
 
     def _is_owed(self, queue: Queue, need: Amounts) -> bool:
         """Whether the queue itself would still be within its guarantee, and has one on what is needed."""
-        return any(self.ledger.guarantee(queue, line) for line in need) and self.ledger.within_guarantee(queue, need)
+        return any(self.quotas.guarantee(queue, line) for line in need) and self.quotas.within_guarantee(queue, need)
 
     def find(
         self, key: ClassKey, queue: Queue, sizes: list[Size], clusters: list[int], *, for_quota: bool
@@ -258,7 +258,7 @@ class VictimSearch:
             guesses = (
                 self._guess(one, key, queue, sizes[-1], product, for_quota=for_quota)
                 for one in helpful
-                for product in products_on(self.view.clusters[one].report, device)
+                for product in products_on(self.state.clusters[one].report, device)
             )
             for guess in sorted((guess for guess in guesses if guess is not None), key=_by_cost):
                 if best is not None and self._cost(best)[:2] <= guess[:2]:
@@ -280,39 +280,39 @@ class VictimSearch:
         """Whether a limit would be broken while all that is leaving is still there. What others keep is no limit of the queue."""
         self._count_leaving(1)
         try:
-            obstacle = self.ledger.obstacle(queue.id, charge)
+            obstacle = self.quotas.obstacle(queue.id, charge)
         finally:
             self._count_leaving(-1)
         return obstacle is not None and obstacle.token is not Token.KEPT_FOR_OTHERS
 
     def _count_leaving(self, sign: int) -> None:
         for queue_id, charge in self._leaving_of().items():
-            self.ledger.add(queue_id, charge, running=self._leaving_runs[queue_id], sign=sign)
+            self.quotas.add(queue_id, charge, running=self._leaving_runs[queue_id], sign=sign)
 
     def _leaving_of(self) -> dict[int, Amounts]:
         """By queue: what runs are charged that are stopping, by decisions of this cycle and of earlier ones."""
         if self._leaving is None:
             self._leaving = {}
-            for runs in self.view.runs_on.values():
+            for runs in self.state.runs_on.values():
                 for run in runs.values():
                     if run.is_stopping:
-                        self._leave(run.queue_id, self.view.lines.charge(self.view.places_of(run)))
+                        self._leave(run.queue_id, self.state.lines.charge(self.state.places_of(run)))
             for run in self._shrinking():
                 self._leave(run.queue_id, self._charge_of(run, members_of(run, dict(run.leaving))), runs=0)
         return self._leaving
 
     def _shrinking(self) -> Iterator[LiveRun]:
         """Elastic runs whose members leave by decisions of earlier cycles."""
-        for job_ids in self.view.elastic_on.values():
+        for job_ids in self.state.elastic_on.values():
             for job_id in job_ids:
-                run = self.view.runs[job_id]
+                run = self.state.runs[job_id]
                 if run.leaving and not run.is_stopping:
                     yield run
 
     def _charge_of(self, run: LiveRun, members: Iterable[tuple[LoadKey, int]]) -> Amounts:
         """What members of a run are charged."""
         places = ((key.group, key.role, count) for key, count in members)
-        return self.view.lines.charge(self.view.places_at(run.cluster_id, run.shape_id, places))
+        return self.state.lines.charge(self.state.places_at(run.cluster_id, run.shape_id, places))
 
     def _leave(self, queue_id: int, charge: Amounts, runs: int = 1) -> None:
         if self._leaving is not None:
@@ -351,7 +351,7 @@ class VictimSearch:
 
     def room(self, cluster_id: int) -> FreeCapacity:
         """What is free for others on a cluster after exchanges: until the victims have gone, they and the takers are both there."""
-        load = dict(self.view.load.get(cluster_id, {}))
+        load = dict(self.state.load.get(cluster_id, {}))
         add_members(load, self.extra.get(cluster_id, {}).items())
         return self.layouts.under(cluster_id, load)
 
@@ -359,22 +359,22 @@ class VictimSearch:
 
     def _device(self, queue: Queue, size: Size) -> str:
         """The device of the gang on whose product it depends what the gang is charged and who has a right to it; empty without one."""
-        if not self.view.lines.any_narrowed:
+        if not self.state.lines.any_narrowed:
             return ""
-        lines = [line for above in self.view.ancestry(queue.id) for line in above.quotas]
-        lines += sorted(self.ledger.tree.guaranteed)
+        lines = [line for above in self.state.ancestry(queue.id) for line in above.quotas]
+        lines += sorted(self.quotas.tree.guaranteed)
         return next((line.resource for line in lines if line.product and size.needs.get(line.resource)), "")
 
     def _trial(self, cluster_id: int, key: ClassKey, size: Size, product: Product | None) -> WhatIf:
         cleared = self._cleared.get(cluster_id)
         if cleared is None:
             cleared = self._cleared[cluster_id] = Cleared(self.layouts, cluster_id, self._load(cluster_id))
-        return WhatIf(cleared, self.ledger, key, size, self._need(cluster_id, size, product), product)
+        return WhatIf(cleared, self.quotas, key, size, self._need(cluster_id, size, product), product)
 
     def _need(self, cluster_id: int, size: Size, product: Product | None) -> Amounts:
-        if not self.view.lines.any_narrowed:
+        if not self.state.lines.any_narrowed:
             return size.charge
-        cluster = self.view.clusters[cluster_id]
+        cluster = self.state.clusters[cluster_id]
         groups = cluster.report.groups if cluster.report is not None else ()
         out: Amounts = {}
         for name, amount in size.needs.items():
@@ -383,7 +383,7 @@ class VictimSearch:
                 products = {product.name}
             if amount:
                 out[Flavor(name, products.pop() if len(products) == 1 else "", cluster.kind.value)] = amount
-        return self.view.lines.charge(out)
+        return self.state.lines.charge(out)
 
     def _guess(
         self, cluster_id: int, key: ClassKey, queue: Queue, size: Size, product: Product | None, *, for_quota: bool
@@ -401,7 +401,7 @@ class VictimSearch:
         taken: list[Victim] = []
         try:
             victims = self._victims(cluster_id, key, queue, trial.need)
-            while not trial.is_near() or self.ledger.obstacle(queue.id, trial.need) is not None:
+            while not trial.is_near() or self.quotas.obstacle(queue.id, trial.need) is not None:
                 victim = next(victims, None)
                 if victim is None:
                     if not trial.has_total():
@@ -437,7 +437,7 @@ class VictimSearch:
                     look_at = 1 + len(taken) if size.total == 1 else 1 + len(taken) * 5 // 4
             fitted = self._spare(trial, taken, queue, fitted)
             charge = trial.charge_of(fitted)
-            if self.ledger.obstacle(queue.id, charge) is not None:
+            if self.quotas.obstacle(queue.id, charge) is not None:
                 return None
             return PreemptionPlan(cluster_id, tuple(taken), size, fitted, charge, not for_quota, product)
         finally:
@@ -464,36 +464,36 @@ class VictimSearch:
 
     def _victims(self, cluster_id: int, key: ClassKey, queue: Queue, need: Amounts) -> Iterator[Victim]:
         """Runs that may be ended for this class, the least valuable first; each is judged with those before it gone."""
-        view, ledger = self.view, self.ledger
-        value = view.classes[key.class_id].value
-        may_reclaim = view.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now and self._is_owed(queue, need)
-        taker = view.ancestry(queue.id)
-        too_much = {one.id for one in taker if not ledger.within_guarantee(one, need)} if may_reclaim else set()
+        state, quotas = self.state, self.quotas
+        value = state.classes[key.class_id].value
+        may_reclaim = state.shrunk_at.get(cluster_id, 0.0) + PAUSE_SECONDS <= self.now and self._is_owed(queue, need)
+        taker = state.ancestry(queue.id)
+        too_much = {one.id for one in taker if not quotas.within_guarantee(one, need)} if may_reclaim else set()
         gone = self._gone(cluster_id)
         given: dict[int, Victim] = {}
         for victim in self._surplus(cluster_id, queue):
             given[victim.run.job_id] = victim
             yield victim
         for run in self._ranked(cluster_id) if may_reclaim else self._ranked_of(cluster_id, queue.id):
-            owner, of = view.queues.get(run.queue_id), view.classes.get(run.class_id)
+            owner, of = state.queues.get(run.queue_id), state.classes.get(run.class_id)
             if run.job_id in gone or run.job_id in self.shrunk or owner is None or of is None or not of.preemptible:
                 continue
             if owner.id == queue.id:
                 if of.value < value and owner.preemption is not Preemption.NEVER:
                     yield self._rest_of(run, given.get(run.job_id), by_class=True)
             elif owner.preemption is Preemption.ANY_BORROWER:
-                giver = view.ancestry(owner.id)
+                giver = state.ancestry(owner.id)
                 common = {one.id for one in taker} & {one.id for one in giver}
                 victim = self._rest_of(run, given.get(run.job_id), by_class=False)
                 if too_much <= common and all(
-                    ledger.keeps_guarantee(one, victim.charge) for one in giver if one.id not in common
+                    quotas.keeps_guarantee(one, victim.charge) for one in giver if one.id not in common
                 ):
                     yield victim
 
     def _surplus(self, cluster_id: int, queue: Queue) -> Iterator[Victim]:
         """What elastic runs have beyond their least sizes, of the run with the most of it first."""
-        view, ledger = self.view, self.ledger
-        taker = view.ancestry(queue.id)
+        state, quotas = self.state, self.quotas
+        taker = state.ancestry(queue.id)
         gone = self._gone(cluster_id)
         runs = sorted(self._with_surplus(cluster_id), key=lambda found: (-sum(found[1].values()), found[0].job_id))
         for run, spare in runs:
@@ -503,7 +503,7 @@ class VictimSearch:
             charge = self._charge_of(run, members)
             common = {one.id for one in taker}
             if run.queue_id == queue.id or all(
-                ledger.keeps_guarantee(one, charge) for one in view.ancestry(run.queue_id) if one.id not in common
+                quotas.keeps_guarantee(one, charge) for one in state.ancestry(run.queue_id) if one.id not in common
             ):
                 leaving = dict(run.leaving)
                 keeps = {role: size - leaving.get(role, 0) - spare.get(role, 0) for role, size in run.sizes}
@@ -511,9 +511,9 @@ class VictimSearch:
 
     def _rest_of(self, run: LiveRun, given: Victim | None, *, by_class: bool) -> Victim:
         """A run that ends as a whole; without the members that are leaving already or that it has given back in thought."""
-        view = self.view
+        state = self.state
         if given is None and not run.leaving:
-            return Victim(run, by_class, view.lines.charge(view.places_of(run)), tuple(load_of(run)))
+            return Victim(run, by_class, state.lines.charge(state.places_of(run)), tuple(load_of(run)))
         left = dict(load_of(run))
         for key, count in (*members_of(run, dict(run.leaving)), *(given.members if given is not None else ())):
             left[key] -= count
@@ -525,7 +525,7 @@ class VictimSearch:
         by_queue = self._by_queue.get(cluster_id)
         if by_queue is None:
             by_queue = self._by_queue[cluster_id] = {}
-            for run in self.view.runs_on.get(cluster_id, {}).values():
+            for run in self.state.runs_on.get(cluster_id, {}).values():
                 by_queue.setdefault(run.queue_id, []).append(run)
         own = self._own.setdefault(cluster_id, {})
         ranked = own.get(queue_id)
@@ -540,10 +540,10 @@ class VictimSearch:
         the least work done, the youngest."""
         ranked = self._candidates.get(cluster_id)
         if ranked is None:
-            view = self.view
-            runs = view.runs_on.get(cluster_id, {}).values()
-            queues = {run.queue_id for run in runs} & view.queues.keys()
-            shares = {queue_id: self.ledger.share(view.queues[queue_id])[0] for queue_id in queues}
+            state = self.state
+            runs = state.runs_on.get(cluster_id, {}).values()
+            queues = {run.queue_id for run in runs} & state.queues.keys()
+            shares = {queue_id: self.quotas.share(state.queues[queue_id])[0] for queue_id in queues}
             ranked = self._candidates[cluster_id] = sorted(
                 (run for run in runs if self._may_end(run)),
                 key=lambda run: (-shares[run.queue_id], *self._rank_in_queue(run)),
@@ -552,13 +552,13 @@ class VictimSearch:
 
     def _may_end(self, run: LiveRun) -> bool:
         """Whether the run has had the time that it is left in peace."""
-        queue = self.view.queues.get(run.queue_id)
-        if queue is None or run.is_stopping or run.job_id in self.view.spared:
+        queue = self.state.queues.get(run.queue_id)
+        if queue is None or run.is_stopping or run.job_id in self.state.spared:
             return False
         return self.now - run.began_at >= queue.min_run_time
 
     def _rank_in_queue(self, run: LiveRun) -> tuple[int, float, float, int]:
-        of = self.view.classes.get(run.class_id)
+        of = self.state.classes.get(run.class_id)
         return 0 if of is None else of.value, self._work(run), -run.began_at, run.job_id
 
     def _work(self, run: LiveRun) -> float:
@@ -571,23 +571,23 @@ class VictimSearch:
     def _price(self, victims: Iterable[Victim]) -> tuple[int, int, float]:
         """The highest class that gives way, how many runs end, and their work. Members that an elastic run gives back cost nothing."""
         ended = [victim.run for victim in victims if victim.keeps is None]
-        values = (self.view.classes[run.class_id].value for run in ended)
+        values = (self.state.classes[run.class_id].value for run in ended)
         return max(values, default=_LEAST), len(ended), sum(map(self._work, ended))
 
     def _gone(self, cluster_id: int) -> set[int]:
         if cluster_id not in self.gone:
-            runs = self.view.runs_on.get(cluster_id, {}).values()
+            runs = self.state.runs_on.get(cluster_id, {}).values()
             self.gone[cluster_id] = {run.job_id for run in runs if run.is_stopping}
         return self.gone[cluster_id]
 
     def _load(self, cluster_id: int) -> dict[str, dict[LoadKey, int]]:
         """What is on a cluster once everything that is stopping has gone."""
-        load = dict(self.view.load.get(cluster_id, {}))
+        load = dict(self.state.load.get(cluster_id, {}))
         add_members(load, self.extra.get(cluster_id, {}).items())
-        runs = self.view.runs_on.get(cluster_id, {})
+        runs = self.state.runs_on.get(cluster_id, {})
         for job_id in self._gone(cluster_id):
             add_members(load, load_of(runs[job_id]), -1)
-        for job_id in self.view.elastic_on.get(cluster_id, ()):
+        for job_id in self.state.elastic_on.get(cluster_id, ()):
             run = runs[job_id]
             if run.leaving and job_id not in self._gone(cluster_id):
                 add_members(load, members_of(run, dict(run.leaving)), -1)

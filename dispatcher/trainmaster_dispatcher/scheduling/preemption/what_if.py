@@ -107,7 +107,7 @@ class WhatIf:
     """A cluster from which runs are taken one by one, in thought, until a gang fits there within quota."""
 
     cleared: Cleared
-    ledger: QuotaTree
+    quotas: QuotaTree
     key: ClassKey
     size: Size
     need: Amounts
@@ -133,10 +133,10 @@ class WhatIf:
             self._groups = self.cleared.layouts.empty(self.cleared.cluster_id).groups
             if self.size.total == 1:
                 self._alone = self.size.needs
-        self._was_over = self.ledger.obstacle(self.key.queue_id, self.need) is not None
+        self._was_over = self.quotas.obstacle(self.key.queue_id, self.need) is not None
 
     @property
-    def view(self) -> SchedulerState:
+    def state(self) -> SchedulerState:
         return self.cleared.layouts.state
 
     def is_near(self) -> bool:
@@ -155,9 +155,9 @@ class WhatIf:
 
     def fits(self, queue: Queue) -> Fitted | None:
         """How the gang fits, within quota."""
-        if not self.has_total() or self.ledger.obstacle(queue.id, self.need) is not None:
+        if not self.has_total() or self.quotas.obstacle(queue.id, self.need) is not None:
             return None
-        outcome = fit(self.view.shapes[self.key.shape_id], self.size.members, self._room(), self.product)
+        outcome = fit(self.state.shapes[self.key.shape_id], self.size.members, self._room(), self.product)
         return outcome if isinstance(outcome, Fitted) else None
 
     def may_have_helped(self, victim: Victim) -> bool:
@@ -194,14 +194,14 @@ class WhatIf:
         self._move(victim, 1)
 
     def _move(self, victim: Victim, sign: int) -> None:
-        self.ledger.add(victim.run.queue_id, victim.charge, running=int(victim.keeps is None), sign=sign)
+        self.quotas.add(victim.run.queue_id, victim.charge, running=int(victim.keeps is None), sign=sign)
         add_members(self.load, victim.members, sign)
         for key, count in victim.members:
             freed = self._freed.setdefault(key.group, {})
-            for name, amount in needs_of_load(self.view, key).items():
+            for name, amount in needs_of_load(self.state, key).items():
                 self._free[name] = self._free.get(name, 0) - sign * amount * count
                 freed[name] = freed.get(name, 0) - sign * amount * count
 
     def charge_of(self, fitted: Fitted) -> Amounts:
         members = ((group, role, count) for group, roles in fitted.placement.items() for role, count in roles.items())
-        return self.view.lines.charge(self.view.places_at(self.cleared.cluster_id, self.key.shape_id, members))
+        return self.state.lines.charge(self.state.places_at(self.cleared.cluster_id, self.key.shape_id, members))

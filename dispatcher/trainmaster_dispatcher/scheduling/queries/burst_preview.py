@@ -34,7 +34,7 @@ def preview(engine: Engine, now: float, policies: Iterable[BurstPolicy] | None =
     return _told(fork.state, now, asked)[:MOST_SHOWN]
 
 
-def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Preview]:
+def _told(state: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Preview]:
     by_row: dict[tuple[object, ...], list[Asked]] = {}
     gone: dict[object, int] = {}
     for one in asked:
@@ -46,18 +46,18 @@ def _told(view: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Prev
     out = []
     for row in by_row.values():
         first = row[0]
-        waiting = len(view.waiting.get(first.key.queue_id, {}).get(first.key, ()))
+        waiting = len(state.waiting.get(first.key.queue_id, {}).get(first.key, ()))
         many = len(row) if isinstance(first.outcome, BurstStart) else max(1, waiting - gone.get(first.key, 0))
-        out.append(_preview(view, now, first, many))
+        out.append(_preview(state, now, first, many))
     return out
 
 
-def _preview(view: SchedulerState, now: float, one: Asked, many: int) -> Preview:
+def _preview(state: SchedulerState, now: float, one: Asked, many: int) -> Preview:
     outcome, job = one.outcome, one.job
     told = {
         "job": job_id(job.name, job.id),
         "jobs": many,
-        "queue": view.queues[job.queue_id].path,
+        "queue": state.queues[job.queue_id].path,
         "waited_seconds": round(max(0.0, now - job.submitted_at), 3),
         "policy": one.policy.name,
     }
@@ -80,15 +80,15 @@ def statuses(engine: Engine, now: float) -> list[PolicyStatus]:
     """Return how each policy stands."""
     fork = engine.fork()
     fork.begin(now)
-    view, rooms = fork.state, fork.index
-    return [_status(view, rooms, policy, now) for policy in sorted(view.policies.values(), key=lambda one: one.name)]
+    state, index = fork.state, fork.index
+    return [_status(state, index, policy, now) for policy in sorted(state.policies.values(), key=lambda one: one.name)]
 
 
-def _status(view: SchedulerState, rooms: ClusterIndex, policy: BurstPolicy, now: float) -> PolicyStatus:
-    runs = list(view.burst_runs.get(policy.id, {}).values())
+def _status(state: SchedulerState, index: ClusterIndex, policy: BurstPolicy, now: float) -> PolicyStatus:
+    runs = list(state.burst_runs.get(policy.id, {}).values())
     nodes, resources = 0.0, Resources()
     for run in runs:
-        part, needs = held_by(view, run)
+        part, needs = held_by(state, run)
         nodes += part
         for name, amount in needs.items():
             resources[name] = resources.get(name, 0) + amount
@@ -105,10 +105,10 @@ def _status(view: SchedulerState, rooms: ClusterIndex, policy: BurstPolicy, now:
                 committed=_money(one.committed),
                 until=datetime.fromtimestamp(one.window.end / MICROS, UTC),
             )
-            for one in standings_of(view, policy, now)
+            for one in standings_of(state, policy, now)
         ),
         closed=_closed(policy, len(runs), now),
-        utilisation=None if policy.utilisation is None else round(fullness(rooms), 4),
+        utilisation=None if policy.utilisation is None else round(fullness(index), 4),
     )
 
 

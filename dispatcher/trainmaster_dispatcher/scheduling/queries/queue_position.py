@@ -1,4 +1,4 @@
-"""A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a view.
+"""A waiting job's place and what makes it, and what would become of a job that is not there yet: answers over a state.
 
 A place is counted by bisection in the sorted keys of each class, so that a million jobs in a queue cost as little as a thousand.
 For a trial, a cycle decides on a fork of the engine in which few jobs wait: the job on trial and those that it could not pass by,
@@ -41,44 +41,44 @@ _TRIAL_SHAPES = count(1 << 62)
 """Keys of shapes on trial: above those of the store, and never the same twice, as caches know shapes by their keys."""
 
 
-def ledger_of(engine: Engine, now: float) -> QuotaTree:
+def quotas_of(engine: Engine, now: float) -> QuotaTree:
     """Return what queues use now, for the questions of a moment: it costs more than all else of a place."""
     fork = engine.fork()
     fork.begin(now)
     return fork.quotas(now)
 
 
-def place_of(view: SchedulerState, ledger: QuotaTree, job_id: int, now: float) -> Place | None:
-    """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the view.
+def place_of(state: SchedulerState, quotas: QuotaTree, job_id: int, now: float) -> Place | None:
+    """The place of a waiting job. ``now`` is in seconds since the epoch, as all times of the state.
 
     None if the job does not wait, or if its queue or its class is not known.
     """
-    job = view.jobs.get(job_id)
-    if job is None or job.queue_id not in view.queues or job.class_id not in view.classes:
+    job = state.jobs.get(job_id)
+    if job is None or job.queue_id not in state.queues or job.class_id not in state.classes:
         return None
-    return _place(view, ledger, job, now)
+    return _place(state, quotas, job, now)
 
 
-def _place(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, now: float) -> Place:
+def _place(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, now: float) -> Place:
     """The place of a job, whether it waits already or not."""
-    own = _head(view, job, now)
-    classes = view.waiting.get(job.queue_id, {})
-    ahead = sum(_before(view, key, keys, own, now) for key, keys in classes.items())
+    own = _head(state, job, now)
+    classes = state.waiting.get(job.queue_id, {})
+    ahead = sum(_before(state, key, keys, own, now) for key, keys in classes.items())
     return Place(
-        queue=view.queues[job.queue_id].path,
+        queue=state.queues[job.queue_id].path,
         position=ahead + 1,
         jobs_ahead=ahead,
-        jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in view.jobs),
-        factors=_factors(view, ledger, job, own),
+        jobs_in_queue=sum(len(keys) for keys in classes.values()) + (job.id not in state.jobs),
+        factors=_factors(state, quotas, job, own),
     )
 
 
-def usage_of(view: SchedulerState, ledger: QuotaTree) -> Usages:
+def usage_of(state: SchedulerState, quotas: QuotaTree) -> Usages:
     """What each queue and all below it use now, by path."""
     found = []
-    for queue in sorted(view.queues.values(), key=lambda one: one.path):
-        account = ledger.account(queue.id)
-        beyond, whole = ledger.share(queue)
+    for queue in sorted(state.queues.values(), key=lambda one: one.path):
+        account = quotas.account(queue.id)
+        beyond, whole = quotas.share(queue)
         used = {str(line): line.format(amount) for line, amount in sorted(account.used.items()) if amount}
         found.append(
             QueueUsage(
@@ -87,26 +87,26 @@ def usage_of(view: SchedulerState, ledger: QuotaTree) -> Usages:
                 used=used,
                 share=round(whole, 6),
                 share_beyond_guarantee=round(beyond, 6),
-                past_share=round(ledger.past.get(queue.id, 0.0), 6),
+                past_share=round(quotas.past.get(queue.id, 0.0), 6),
             )
         )
     return Usages(queues=tuple(found))
 
 
-def _head(view: SchedulerState, job: WaitingJob, now: float) -> Head:
-    return head_of(view.classes[job.class_id], job.key, now)
+def _head(state: SchedulerState, job: WaitingJob, now: float) -> Head:
+    return head_of(state.classes[job.class_id], job.key, now)
 
 
-def _before(view: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
+def _before(state: SchedulerState, key: ClassKey, keys: SortedList, own: Head, now: float) -> int:
     """How many jobs of a class go before this place. Keys in their order have places in theirs, for the old become urgent first."""
-    priority_class = view.classes.get(key.class_id)
+    priority_class = state.classes.get(key.class_id)
     if priority_class is None:
         return 0
     return bisect_left(keys, own, key=lambda other: head_of(priority_class, other, now))
 
 
-def _factors(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, own: Head) -> Factors:
-    priority_class = view.classes[job.class_id]
+def _factors(state: SchedulerState, quotas: QuotaTree, job: WaitingJob, own: Head) -> Factors:
+    priority_class = state.classes[job.class_id]
     longest = priority_class.longest_wait
     return Factors(
         urgent=own.is_urgent,
@@ -116,7 +116,7 @@ def _factors(view: SchedulerState, ledger: QuotaTree, job: WaitingJob, own: Head
         submitted_at=_moment(job.submitted_at),
         priority=job.priority,
         seconds_earlier=PRIORITY_SECONDS * job.priority,
-        queues=_turns(view, ledger, job.queue_id),
+        queues=_turns(state, quotas, job.queue_id),
     )
 
 
@@ -124,58 +124,58 @@ def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _turns(view: SchedulerState, ledger: QuotaTree, queue_id: int) -> tuple[QueueTurn, ...]:
+def _turns(state: SchedulerState, quotas: QuotaTree, queue_id: int) -> tuple[QueueTurn, ...]:
     """The turns of a queue and of those above it, from the root on."""
-    way = view.ancestry(queue_id)
+    way = state.ancestry(queue_id)
     siblings: dict[int | None, set[int]] = {queue.parent_id: {queue.id} for queue in way}
-    for waiting in view.waiting:
-        for queue in view.ancestry(waiting):
+    for waiting in state.waiting:
+        for queue in state.ancestry(waiting):
             if queue.parent_id in siblings:
                 siblings[queue.parent_id].add(queue.id)
-    return tuple(_turn(view, ledger, queue, siblings[queue.parent_id]) for queue in reversed(way))
+    return tuple(_turn(state, quotas, queue, siblings[queue.parent_id]) for queue in reversed(way))
 
 
-def _turn(view: SchedulerState, ledger: QuotaTree, queue: Queue, siblings: set[int]) -> QueueTurn:
-    own = (*ledger.standing(queue), queue.id)
-    beyond, whole = ledger.share(queue)
+def _turn(state: SchedulerState, quotas: QuotaTree, queue: Queue, siblings: set[int]) -> QueueTurn:
+    own = (*quotas.standing(queue), queue.id)
+    beyond, whole = quotas.share(queue)
     return QueueTurn(
         queue=queue.path,
         weight=queue.weight,
         share_beyond_guarantee=beyond,
         share=whole,
-        past_share=ledger.past.get(queue.id, 0.0),
-        rank=1 + sum((*ledger.standing(view.queues[other]), other) < own for other in siblings),
+        past_share=quotas.past.get(queue.id, 0.0),
+        rank=1 + sum((*quotas.standing(state.queues[other]), other) < own for other in siblings),
         siblings=len(siblings),
     )
 
 
-def try_out(engine: Engine, ledger: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
+def try_out(engine: Engine, quotas: QuotaTree, job: WaitingJob, shape: Shape, now: float) -> Trial | None:
     """Return what would become of this job; its own key and that of its shape do not count. The engine is left as it is.
 
     None if its queue or its class is not known to the state.
     """
-    view = engine.state
-    queue = view.queues.get(job.queue_id)
-    if queue is None or job.class_id not in view.classes:
+    state = engine.state
+    queue = state.queues.get(job.queue_id)
+    if queue is None or job.class_id not in state.classes:
         return None
     trial = replace(job, id=TRIAL_JOB, shape_id=next(_TRIAL_SHAPES))
-    place = _place(view, ledger, trial, now)
+    place = _place(state, quotas, trial, now)
     fork = engine.fork(waiting=[*_not_passed_by(engine, queue, now), trial], shapes={trial.shape_id: shape})
     fork.begin(now)
-    rooms = fork.index
-    access = view.access_of(queue)
-    if view.policies_of(queue.id):
+    index = fork.index
+    access = state.access_of(queue)
+    if state.policies_of(queue.id):
         access = access._replace(kinds=access.kinds | {ClusterKind.PUBLIC})
-    alike = SchedulingKey(trial.shape_id, 1, access, (), 0.0)
+    scheduling_key = SchedulingKey(trial.shape_id, 1, access, (), 0.0)
     ruled_out = {
-        cluster.id: rooms.not_allowed(alike, cluster) or rooms.never(trial.shape_id, cluster)
-        for cluster in rooms.clusters
+        cluster.id: index.not_allowed(scheduling_key, cluster) or index.never(trial.shape_id, cluster)
+        for cluster in index.clusters
     }
     # Those whose pools could bring nodes for it are among the others.
     ruled_out = {key: None if one is None or one.check is Check.NO_ROOM else one for key, one in ruled_out.items()}
-    cannot = _cannot_run(ledger, rooms, queue, trial.shape_id, ruled_out)
-    fitting = [cluster for cluster in rooms.clusters if ruled_out[cluster.id] is None]
-    with_room = [cluster for cluster in fitting if _has_room(rooms, alike, cluster)]
+    cannot = _cannot_run(quotas, index, queue, trial.shape_id, ruled_out)
+    fitting = [cluster for cluster in index.clusters if ruled_out[cluster.id] is None]
+    with_room = [cluster for cluster in fitting if _has_room(index, scheduling_key, cluster)]
     plan = decide(fork, now)
     return _told(fork.state, plan, trial, place, cannot).model_copy(
         update={
@@ -186,45 +186,47 @@ def try_out(engine: Engine, ledger: QuotaTree, job: WaitingJob, shape: Shape, no
 
 
 def _cannot_run(
-    ledger: QuotaTree, rooms: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
+    quotas: QuotaTree, index: ClusterIndex, queue: Queue, shape_id: int, ruled_out: dict[int, Verdict | None]
 ) -> Reason | None:
     """Why the job can never run as it is written."""
-    least = rooms.sizes_of(shape_id)[-1]
-    obstacle = ledger.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
+    least = index.sizes_of(shape_id)[-1]
+    obstacle = quotas.never(queue.id, {plain(name): amount for name, amount in least.needs.items() if amount})
     if obstacle is not None:
         return explain.over_quota(obstacle, for_ever=True)
-    verdicts = [verdict for cluster in rooms.clusters if (verdict := ruled_out[cluster.id]) is not None]
+    verdicts = [verdict for cluster in index.clusters if (verdict := ruled_out[cluster.id]) is not None]
     if len(verdicts) < len(ruled_out):
         return None
     reason = explain.blocked(verdicts)
     return reason if reason.tier is Tier.CANNOT_RUN else None
 
 
-def _has_room(rooms: ClusterIndex, alike: SchedulingKey, cluster: Cluster) -> bool:
+def _has_room(index: ClusterIndex, scheduling_key: SchedulingKey, cluster: Cluster) -> bool:
     """Whether the gang fits on a cluster beside what runs there; quota and what is kept for others are not looked at."""
-    if rooms.passing(alike, cluster) is not None:
+    if index.passing(scheduling_key, cluster) is not None:
         return False
-    return isinstance(rooms.option(alike.shape_id, rooms.sizes_of(alike.shape_id), cluster, None), Option)
+    return isinstance(
+        index.option(scheduling_key.shape_id, index.sizes_of(scheduling_key.shape_id), cluster, None), Option
+    )
 
 
 def _not_passed_by(engine: Engine, queue: Queue, now: float) -> list[WaitingJob]:
     """Return the waiting jobs that a job of this queue cannot pass by."""
-    view = engine.state
-    wanted = engine.carried.reservations.keys() & view.jobs.keys()
+    state = engine.state
+    wanted = engine.carried.reservations.keys() & state.jobs.keys()
     if queue.order is Order.STRICT:
-        classes = view.waiting.get(queue.id, {})
-        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in view.classes]
-        wanted |= {min(firsts, key=lambda job_id: _head(view, view.jobs[job_id], now))} if firsts else set()
-    return [view.jobs[job_id] for job_id in wanted]
+        classes = state.waiting.get(queue.id, {})
+        firsts = [keys[0].job_id for key, keys in classes.items() if key.class_id in state.classes]
+        wanted |= {min(firsts, key=lambda job_id: _head(state, state.jobs[job_id], now))} if firsts else set()
+    return [state.jobs[job_id] for job_id in wanted]
 
 
-def _told(view: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
+def _told(state: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, cannot: Reason | None) -> Trial:
     """What a plan says about the job on trial."""
     if cannot is not None:
         return Trial(could_run=False, starts_now=False, why=cannot.sentence, place=place, reason=cannot)
     start = next((start for start in plan.starts if start.job.id == TRIAL_JOB), None)
     if start is not None:
-        cluster, many = view.clusters[start.cluster_id].name, len(start.evicts)
+        cluster, many = state.clusters[start.cluster_id].name, len(start.evicts)
         # The sentence of such a start names the job, which has no name yet.
         ended = f"{cluster}, where {'one run ends' if many == 1 else f'{many} runs end'} for it"
         return Trial(
@@ -243,7 +245,7 @@ def _told(view: SchedulerState, plan: Plan, trial: WaitingJob, place: Place, can
         could_run=True,
         starts_now=False,
         why=reason.sentence,
-        cluster=view.clusters[kept.cluster_id].name if kept is not None and has_time else None,
+        cluster=state.clusters[kept.cluster_id].name if kept is not None and has_time else None,
         expected_start=_moment(ceil(kept.at)) if kept is not None and has_time else None,
         place=place,
         reason=reason,

@@ -19,7 +19,7 @@ _URGENT = -(10**9)
 """The rank of urgent jobs: before every class, whose values are a million at most."""
 
 STEP = 1 / 1024
-"""By how much of everything a queue may get ahead of its siblings in one turn. Jobs alike that come one behind the other start
+"""By how much of everything a queue may get ahead of its siblings in one turn. Equivalent jobs that come one behind the other start
 together within it; where a single job is more than that, turns are taken job by job."""
 LONGEST_ROW = 64
 """Jobs that start in one turn at most."""
@@ -45,28 +45,28 @@ def head_of(priority_class: PriorityClass, key: StaticKey, now: float) -> Head:
 
 
 class _Line:
-    """The classes of a queue in the order of their turns. Those that have not had one yet stay in the view's own order."""
+    """The classes of a queue in the order of their turns. Those that have not had one yet stay in the state's own order."""
 
-    def __init__(self, view: SchedulerState, queue_id: int, now: float) -> None:
-        self._view = view
+    def __init__(self, state: SchedulerState, queue_id: int, now: float) -> None:
+        self._state = state
         self._now = now
         self._heap: list[tuple[Head, ClassKey, Iterator[StaticKey]]] = []
         """Classes that were pushed here: their places, and the jobs behind the first."""
         self._rest: Iterator[tuple[float, float, int, ClassKey]] = iter(())
-        self._waiting = view.waiting.get(queue_id, {})
-        of = {key.class_id for key in self._waiting} if view.any_longest_wait else set()
-        if any(view.classes[one].longest_wait is not None for one in of if one in view.classes):
+        self._waiting = state.waiting.get(queue_id, {})
+        of = {key.class_id for key in self._waiting} if state.any_longest_wait else set()
+        if any(state.classes[one].longest_wait is not None for one in of if one in state.classes):
             # Which jobs are urgent depends on the time.
             for key, keys in self._waiting.items():
                 self._push(key, iter(keys))
         else:
-            self._rest = iter(view.heads.get(queue_id, ()))
+            self._rest = iter(state.heads.get(queue_id, ()))
         self._next = next(self._rest, None)
         self._row: tuple[ClassKey, list[StaticKey], Iterator[StaticKey]] | None = None
         """A class that starts a row of jobs, those that may be in it, and those behind them."""
 
     def _push(self, key: ClassKey, jobs: Iterator[StaticKey]) -> None:
-        of, first = self._view.classes.get(key.class_id), next(jobs, None)
+        of, first = self._state.classes.get(key.class_id), next(jobs, None)
         if first is not None and of is not None:
             heappush(self._heap, (head_of(of, first, self._now), key, jobs))
 
@@ -103,7 +103,7 @@ class _Line:
         return len(self._waiting[key]) > 1
 
     def row(self, most: Callable[[], int]) -> list[int]:
-        """The jobs alike that come right behind the first one of the class that has its turn; ``most`` is asked if there is any.
+        """The equivalent jobs that come right behind the first one of the class that has its turn; ``most`` is asked if there is any.
 
         The class is out of the line until ``end_row`` says how many of them had their turn with the first.
         """
@@ -119,7 +119,7 @@ class _Line:
             rank, at, job_id, _ = self._next
             others.append(Head(int(rank), at, job_id))
         until = min(others, default=None)
-        of, found = self._view.classes[key.class_id], list[StaticKey]()
+        of, found = self._state.classes[key.class_id], list[StaticKey]()
         limit, many = 1, 0
         for job in jobs:
             found.append(job)
@@ -172,28 +172,28 @@ class FairShareQueue:
     the tops of their heaps. A queue's own line is looked at only once the queue has a turn.
     """
 
-    def __init__(self, view: SchedulerState, ledger: QuotaTree, now: float) -> None:
-        self._view = view
-        self._ledger = ledger
+    def __init__(self, state: SchedulerState, quotas: QuotaTree, now: float) -> None:
+        self._state = state
+        self._quotas = quotas
         self._now = now
         self._lines: dict[int, _Line] = {}
-        self._waiting = {queue_id for queue_id in view.waiting if queue_id in view.queues}
+        self._waiting = {queue_id for queue_id in state.waiting if queue_id in state.queues}
         """Queues whose lines were not looked at yet."""
         self._children: dict[int | None, list[tuple[float, float, int]]] = {}
         """By queue, or None above the roots: the queues below that have something to start, by share."""
-        active = {queue.id: queue for queue_id in self._waiting for queue in view.ancestry(queue_id)}
+        active = {queue.id: queue for queue_id in self._waiting for queue in state.ancestry(queue_id)}
         for queue_id in sorted(active):
             queue = active[queue_id]
             heappush(self._children.setdefault(queue.parent_id, []), self._place(queue))
 
     def _place(self, queue: Queue) -> tuple[float, float, int]:
-        beyond, whole = self._ledger.standing(queue)
+        beyond, whole = self._quotas.standing(queue)
         return beyond, whole, queue.id
 
     def _line(self, queue_id: int) -> _Line:
         if queue_id in self._waiting:
             self._waiting.discard(queue_id)
-            self._lines[queue_id] = _Line(self._view, queue_id, self._now)
+            self._lines[queue_id] = _Line(self._state, queue_id, self._now)
         return self._lines[queue_id]
 
     def next(self) -> tuple[ClassKey, int] | None:
@@ -219,7 +219,7 @@ class FairShareQueue:
 
         Found by halving: it may be less than could be, never more.
         """
-        for queue in self._view.ancestry(queue_id):
+        for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
             if len(siblings) > 1:
                 runner_up = min(siblings[1:3])
@@ -233,8 +233,8 @@ class FairShareQueue:
         self, queue: Queue, charge: Mapping[Flavor, int], started: int, runner_up: tuple[float, float, int]
     ) -> bool:
         """Whether a queue has got ahead of the next one by a step at most, after so many starts."""
-        beyond, whole = self._ledger.standing(queue, charge, started)
-        if beyond > 0.0 >= runner_up[0] and self._ledger.tree.guaranteed:
+        beyond, whole = self._quotas.standing(queue, charge, started)
+        if beyond > 0.0 >= runner_up[0] and self._quotas.tree.guaranteed:
             return False  # the next one lacks what is guaranteed to it
         if beyond == runner_up[0]:
             if whole == runner_up[1]:
@@ -247,7 +247,7 @@ class FairShareQueue:
         return self._lines[key.queue_id].has_more(key)
 
     def row(self, key: ClassKey, most: Callable[[], int]) -> list[int]:
-        """Jobs alike that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow.
+        """Equivalent jobs that come right behind the one that has the turn, which was dealt with; ``end_row`` must follow.
 
         ``most``: how many of them are allowed; asked only if there are any.
         """
@@ -281,7 +281,7 @@ class FairShareQueue:
 
     def _settle(self, queue_id: int) -> None:
         """Put the queue that had the turn, and those above it, where they belong now."""
-        for queue in self._view.ancestry(queue_id):
+        for queue in self._state.ancestry(queue_id):
             siblings = self._children[queue.parent_id]
             if queue.id in self._waiting or self._lines.get(queue.id) or self._children.get(queue.id):
                 if len(siblings) > 1:

@@ -46,17 +46,17 @@ class Account:
 class QuotaLimits:
     """What follows from the quotas of all queues alone; made anew when any of them changes."""
 
-    def __init__(self, view: SchedulerState) -> None:
-        self.view = view
-        self.roots = [queue for queue in view.queues.values() if queue.parent_id is None]
+    def __init__(self, state: SchedulerState) -> None:
+        self.state = state
+        self.roots = [queue for queue in state.queues.values() if queue.parent_id is None]
         self.keepers: dict[int | None, dict[Flavor, list[Queue]]] = {}
         """By parent and line: the queues that keep something of what is guaranteed to them."""
         self.guaranteed = {
-            line for queue in view.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
+            line for queue in state.queues.values() for line, quota in queue.quotas.items() if quota.guaranteed
         }
         """Lines on which anybody has a guarantee."""
-        self.guarantees = _guarantees(view, self.guaranteed)
-        for queue in view.queues.values():
+        self.guarantees = _guarantees(state, self.guaranteed)
+        for queue in state.queues.values():
             for line, quota in queue.quotas.items():
                 if quota.kept:
                     self.keepers.setdefault(queue.parent_id, {}).setdefault(line, []).append(queue)
@@ -78,7 +78,7 @@ class QuotaLimits:
                     queue,
                     tuple((line, quota, quota.most) for line, quota in queue.quotas.items() if quota.most is not None),
                 )
-                for queue in self.view.ancestry(queue_id)
+                for queue in self.state.ancestry(queue_id)
             )
             found = self._limits[queue_id] = tuple(
                 (queue, lines) for queue, lines in every if lines or queue.max_running is not None
@@ -114,9 +114,9 @@ def _over(path: str, line: Flavor, quota: Quota, used: int, need: int) -> tuple[
     return Token.BORROWING_LIMIT, f"queue {path} {uses}; {needs}"
 
 
-def past_shares(view: SchedulerState, now: float) -> Mapping[int, float]:
+def past_shares(state: SchedulerState, now: float) -> Mapping[int, float]:
     """By queue: what counts now of the shares that it had before."""
-    return _NO_PAST if view.past is None else view.past.shares(now)
+    return _NO_PAST if state.past is None else state.past.shares(now)
 
 
 def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int, list[str]]:
@@ -125,7 +125,7 @@ def overpromised(tree: QuotaLimits, capacity: Mapping[Flavor, int]) -> dict[int,
     for line in sorted(tree.guaranteed):
         there = capacity.get(line, 0)
         has = f"the clusters have {line.format(there)}"
-        for queue in tree.view.queues.values():
+        for queue in tree.state.queues.values():
             own = tree.guarantees.get((queue.id, line), 0)
             if own > there:
                 out.setdefault(queue.id, []).append(f"{line.format(own)} {line} are guaranteed to it, {has}")
@@ -143,18 +143,18 @@ class QuotaTree:
 
     def __init__(
         self,
-        view: SchedulerState,
+        state: SchedulerState,
         limits: QuotaLimits,
         capacity: Mapping[Flavor, int],
         past: Mapping[int, float] = _NO_PAST,
     ) -> None:
-        self.view = view
+        self.state = state
         self.capacity = capacity
         self.past = past
         self.tree = limits
         self._accounts: dict[int, Account] = {}
-        for queue_id, many in view.running.items():
-            self.add(queue_id, view.lines.charge(view.used.get(queue_id, {})), many)
+        for queue_id, many in state.running.items():
+            self.add(queue_id, state.lines.charge(state.used.get(queue_id, {})), many)
 
     def account(self, queue_id: int) -> Account:
         account = self._accounts.get(queue_id)
@@ -168,7 +168,7 @@ class QuotaTree:
 
     def add(self, queue_id: int, charge: Mapping[Flavor, int], running: int = 1, sign: int = 1) -> None:
         """Charge runs to the queue and all above it; ``sign`` -1 takes them off."""
-        for queue in self.view.ancestry(queue_id):
+        for queue in self.state.ancestry(queue_id):
             account = self.account(queue.id)
             used = account.used
             for line, amount in charge.items():
@@ -197,7 +197,7 @@ class QuotaTree:
                 runs_now = f"{account.running} of at most {queue.max_running} jobs"
                 told = protected(runs_now, queue.path, "as many jobs as it may")
                 return Obstacle(Token.QUEUE_LIMIT, queue, f"queue {queue.path} runs {told}")
-        return self._kept_from(self.view.ancestry(queue_id), charge) if self.tree.keepers else None
+        return self._kept_from(self.state.ancestry(queue_id), charge) if self.tree.keepers else None
 
     def usage_under_limits(self, queue_id: int) -> tuple[int, ...]:
         """Return everything that ``obstacle`` goes by for a queue but its charge, as long as no queue changes.
@@ -340,10 +340,10 @@ class QuotaTree:
         )
 
 
-def _guarantees(view: SchedulerState, lines: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
+def _guarantees(state: SchedulerState, lines: Iterable[Flavor]) -> dict[tuple[int, Flavor], int]:
     """By queue and line: its own guarantee, else the sum of those of its children."""
     out: dict[tuple[int, Flavor], int] = {}
-    deepest_first = sorted(view.queues.values(), key=lambda queue: -queue.path.count("/"))
+    deepest_first = sorted(state.queues.values(), key=lambda queue: -queue.path.count("/"))
     for line in lines:
         below: dict[int | None, int] = {}
         for queue in deepest_first:

@@ -38,12 +38,12 @@ class AdvanceReservations:
 
     def __init__(self, layouts: ClusterLayouts, now: float, among: Iterable[AdvanceReservation] | None = None) -> None:
         """``among``: these reservations instead of all."""
-        self._layouts, self._view = layouts, layouts.state
+        self._layouts, self._state = layouts, layouts.state
         self._now = now
         self._on: dict[int, list[_Reserved]] = {}
         self._entitled: dict[int, tuple[int, ...]] = {}
-        by_name = {cluster.name: cluster.id for cluster in self._view.clusters.values()}
-        every = self._view.advance.values() if among is None else among
+        by_name = {cluster.name: cluster.id for cluster in self._state.clusters.values()}
+        every = self._state.advance.values() if among is None else among
         for one in sorted(every, key=lambda one: (one.begins_at, one.id)):
             if one.ends_at > now:
                 for name in one.clusters or sorted(by_name):
@@ -70,7 +70,7 @@ class AdvanceReservations:
             return ()
         found = self._entitled.get(queue_id)
         if found is None:
-            above = {queue.id for queue in self._view.ancestry(queue_id)}
+            above = {queue.id for queue in self._state.ancestry(queue_id)}
             windows = {window.reservation for windows in self._on.values() for window in windows}
             found = tuple(sorted(one.id for one in windows if one.queue_id in above))
             self._entitled[queue_id] = found
@@ -139,14 +139,14 @@ class AdvanceReservations:
 
     def _others(self, cluster_id: int, one: AdvanceReservation, at: float) -> FreeCapacity:
         """The cluster at ``at`` with the runs of others alone that have not ended by then."""
-        view = self._view
+        state = self._state
         load: dict[str, dict[LoadKey, int]] = {}
         is_own: dict[int, bool] = {}
-        for run in view.runs_on.get(cluster_id, {}).values():
+        for run in state.runs_on.get(cluster_id, {}).values():
             if run.queue_id not in is_own:
-                is_own[run.queue_id] = any(queue.id == one.queue_id for queue in view.ancestry(run.queue_id))
+                is_own[run.queue_id] = any(queue.id == one.queue_id for queue in state.ancestry(run.queue_id))
             # A run that should have ended already is there until it has.
-            if not is_own[run.queue_id] and (at <= self._now or view.ends_at(run) > at):
+            if not is_own[run.queue_id] and (at <= self._now or state.ends_at(run) > at):
                 add_members(load, load_of(run))
         return self._layouts.under(cluster_id, load)
 

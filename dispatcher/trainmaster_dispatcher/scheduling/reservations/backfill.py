@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from math import inf
 
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
+from trainmaster_dispatcher.scheduling.packing.best_fit import fill
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.packing.free_capacity import (
     FreeCapacity,
 )
 from trainmaster_dispatcher.scheduling.packing.gang_packing import Fitted, Size, fit, take
-from trainmaster_dispatcher.scheduling.packing.node_buckets import fill
 from trainmaster_dispatcher.scheduling.packing.release_timeline import ReleaseTimeline
 from trainmaster_dispatcher.scheduling.state.reservation import Reservation
 from trainmaster_dispatcher.scheduling.state.state import LiveRun, LoadKey, SchedulerState
@@ -72,7 +72,7 @@ def _at_once(_cluster_id: int, at: float) -> float:
 class Reservations:
     """The reservations of one cycle. ``before``: those of the cycle before, by job."""
 
-    view: SchedulerState
+    state: SchedulerState
     now: float
     before: Mapping[int, Reservation]
     later: Callable[[int], ReleaseTimeline]
@@ -113,12 +113,12 @@ class Reservations:
             return False
         later, (shape, size) = self._later(cluster_id), kept.gang
         for run in gone:
-            later.note(run, -1, self.view.ends_at(run))
+            later.note(run, -1, self.state.ends_at(run))
         try:
             beside = later.room(kept.reservation.at)
         finally:
             for run in gone:
-                later.note(run, 1, self.view.ends_at(run))
+                later.note(run, 1, self.state.ends_at(run))
         fitted = fit(shape, size.members, beside)
         if not isinstance(fitted, Fitted):
             return False
@@ -149,7 +149,7 @@ class Reservations:
         open_ones = [cluster_id for cluster_id in clusters if cluster_id not in self.kept]
         if not open_ones:
             return None
-        shape = self.view.shapes[shape_id]
+        shape = self.state.shapes[shape_id]
         times = {one: not_before(one, self._later(one).earliest(shape_id, size, self.now)) for one in open_ones}
         best = min(open_ones, key=lambda cluster_id: (times[cluster_id], cluster_id))
         old = self.before.get(job_id)
@@ -174,7 +174,7 @@ class Reservations:
 
     def _groups_for(self, shape: Shape, cluster_id: int) -> frozenset[str]:
         """The groups that any member of the gang may use."""
-        report = self.view.clusters[cluster_id].report
+        report = self.state.clusters[cluster_id].report
         return frozenset(
             group.name
             for group in (report.groups if report is not None else ())

@@ -1,4 +1,4 @@
-"""What is known of the clusters: their rooms, and which of them come into question for jobs alike."""
+"""What is known of the clusters: their rooms, and which of them come into question for equivalent jobs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -98,18 +98,18 @@ class SchedulingKey(NamedTuple):
 
 
 class ClusterIndex:
-    """The rooms of the clusters and what follows from them, kept from one cycle to the next.
+    """The index of the clusters and what follows from them, kept from one cycle to the next.
 
-    A view tells the rooms that it has which clusters have changed; at the start of a cycle these are made anew from the view, as
+    A state tells the index that it has which clusters have changed; at the start of a cycle these are made anew from the state, as
     are those that the cycle before has put jobs into in thought. So a cycle never depends on what was decided before it.
     """
 
     def __init__(self, layouts: ClusterLayouts) -> None:
         self.layouts = layouts
-        view = self.view = layouts.state
+        state = self.state = layouts.state
         self.touched: set[int] = set()
         """Clusters whose load has changed since the last cycle began."""
-        self.reported = set(view.clusters)
+        self.reported = set(state.clusters)
         """Clusters that have changed themselves, have come or gone."""
         self.clusters: list[Cluster] = []
         """By name."""
@@ -182,7 +182,7 @@ class ClusterIndex:
         self._taken.clear()
         self._take_in_passing(now)
         self._take_in_trouble()
-        if len(self._sizes) > 2 * len(self.view.shapes) + MOST_SHAPES:
+        if len(self._sizes) > 2 * len(self.state.shapes) + MOST_SHAPES:
             self._sizes.clear()
             self._alone.clear()
         for known in (self._never, self._allowed):
@@ -192,7 +192,7 @@ class ClusterIndex:
             self._open.clear()
 
     def _take_in_reports(self) -> None:
-        self.clusters = sorted(self.view.clusters.values(), key=lambda cluster: cluster.name)
+        self.clusters = sorted(self.state.clusters.values(), key=lambda cluster: cluster.name)
         places = {cluster.id: place for place, cluster in enumerate(self.clusters)}
         if places != self.places:
             self.places = places
@@ -215,12 +215,12 @@ class ClusterIndex:
             self._holders = holders
             self._anywhere = frozenset(
                 {name for one in holders for name in one.reported}
-                | {name for name, one in self.view.datasets.items() if any(has(one, name, two) for two in holders)}
+                | {name for name, one in self.state.datasets.items() if any(has(one, name, two) for two in holders)}
             )
             # Where data is decides on other clusters, too.
             self._moving.clear()
             self._allowed.clear()
-            if self.view.datasets:
+            if self.state.datasets:
                 for cluster in self.clusters:
                     self._note_change(cluster.id)
                     self.reported_at[cluster.id] = self.changes
@@ -235,16 +235,16 @@ class ClusterIndex:
 
     def _take_in_trouble(self) -> None:
         """Clusters that have more or less trouble than before score otherwise."""
-        trouble = self.view.trouble
+        trouble = self.state.trouble
         for cluster in self.clusters:
             if self._troubled.get(cluster.id, 0.0) != trouble.get(cluster.id, 0.0):
                 self._note_change(cluster.id)
         self._troubled = dict(trouble)
 
     def _take_in_passing(self, now: float) -> None:
-        view = self.view
+        state = self.state
         for cluster in self.clusters:
-            lease = view.lease_until.get(cluster.id, now) - now
+            lease = state.lease_until.get(cluster.id, now) - now
             at = opens_at(cluster.connected, now)
             candidate = Candidate(_NO_ACCESS, NO_WISHES, cluster, lease, (), connects_at=at, now=now)
             verdict = _verdict(cluster, first_failing(PASSING, candidate))
@@ -267,7 +267,7 @@ class ClusterIndex:
     def sizes_of(self, shape_id: int) -> list[Size]:
         sizes = self._sizes.get(shape_id)
         if sizes is None:
-            sizes = self._sizes[shape_id] = size_choices(self.view.shapes[shape_id])
+            sizes = self._sizes[shape_id] = size_choices(self.state.shapes[shape_id])
         return sizes
 
     def free(self, cluster_id: int) -> FreeCapacity:
@@ -300,7 +300,7 @@ class ClusterIndex:
             for name, amount in group.free.items():
                 place = Flavor(name, product_of(group) if "/" in name else "", cluster.kind.value)
                 places[place] = places.get(place, 0) + amount * group.count
-        return self.view.lines.charge(places)
+        return self.state.lines.charge(places)
 
     def take(self, option: Option) -> None:
         take(self.free(option.cluster.id), option.fitted)
@@ -363,12 +363,12 @@ class ClusterIndex:
 
         ``NO_ROOM`` where it fits on nodes of its pools, as long as these are not there.
         """
-        shape, size = self.view.shapes[shape_id], self.sizes_of(shape_id)[-1]
+        shape, size = self.state.shapes[shape_id], self.sizes_of(shape_id)[-1]
         outcome = fit(shape, size.members, self.empty(cluster))
         if not isinstance(outcome, Shortfall):
             return None
         if cluster.report is not None and cluster.report.pools:
-            ever = fit(shape, size.members, grown(self.empty(cluster), self.view, cluster.id, ever=True))
+            ever = fit(shape, size.members, grown(self.empty(cluster), self.state, cluster.id, ever=True))
             if isinstance(ever, Fitted):
                 return Check.NO_ROOM, "it fits on nodes that its pools bring, and no more of them can come now"
         return Check.NEVER_FITS, outcome.sentence
@@ -378,7 +378,7 @@ class ClusterIndex:
         try:
             return self._alone[shape_id]
         except KeyError:
-            alone = self._alone[shape_id] = only_role(self.view.shapes[shape_id], self.sizes_of(shape_id)[-1])
+            alone = self._alone[shape_id] = only_role(self.state.shapes[shape_id], self.sizes_of(shape_id)[-1])
             return alone
 
     def never(self, shape_id: int, cluster: Cluster) -> Verdict | None:
@@ -394,60 +394,62 @@ class ClusterIndex:
         known[cluster.id] = verdict
         return verdict
 
-    def not_allowed(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
+    def not_allowed(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
         """What the job itself, or its queue, rules out."""
-        wishes = self.view.shapes[alike.shape_id].wishes
-        known = self._allowed.get((wishes, alike.access))
+        wishes = self.state.shapes[scheduling_key.shape_id].wishes
+        known = self._allowed.get((wishes, scheduling_key.access))
         if known is None:
-            known = self._allowed[wishes, alike.access] = {}
+            known = self._allowed[wishes, scheduling_key.access] = {}
         if cluster.id not in known:
-            candidate = Candidate(alike.access, wishes, cluster, 0.0, (), self.view.datasets, self._anywhere)
+            candidate = Candidate(scheduling_key.access, wishes, cluster, 0.0, (), self.state.datasets, self._anywhere)
             known[cluster.id] = _verdict(cluster, first_failing(STATIC, candidate))
         return known[cluster.id]
 
-    def passing(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
+    def passing(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
         """What rules a cluster out and passes by itself."""
         verdict = self._passing.get(cluster.id)
-        if verdict is None and cluster.id in alike.avoided:
+        if verdict is None and cluster.id in scheduling_key.avoided:
             verdict = _verdict(
-                cluster, first_failing(PASSING, Candidate(_NO_ACCESS, NO_WISHES, cluster, 1.0, alike.avoided))
+                cluster, first_failing(PASSING, Candidate(_NO_ACCESS, NO_WISHES, cluster, 1.0, scheduling_key.avoided))
             )
         return verdict
 
-    def looked_at(self, alike: SchedulingKey) -> list[tuple[Cluster, Verdict | None]]:
-        """The clusters by name for jobs alike, with what rules each out whatever its room is."""
-        found = self._looked_at.get(alike)
+    def looked_at(self, scheduling_key: SchedulingKey) -> list[tuple[Cluster, Verdict | None]]:
+        """The clusters by name for equivalent jobs, with what rules each out whatever its room is."""
+        found = self._looked_at.get(scheduling_key)
         if found is None:
             if len(self._looked_at) > MOST_SHAPES:
                 self._looked_at.clear()
-            found = self._looked_at[alike] = [(cluster, self.ruled_out(alike, cluster)) for cluster in self.clusters]
+            found = self._looked_at[scheduling_key] = [
+                (cluster, self.ruled_out(scheduling_key, cluster)) for cluster in self.clusters
+            ]
         return found
 
-    def ruled_out(self, alike: SchedulingKey, cluster: Cluster) -> Verdict | None:
-        first, never = self.not_allowed(alike, cluster), self.never(alike.shape_id, cluster)
+    def ruled_out(self, scheduling_key: SchedulingKey, cluster: Cluster) -> Verdict | None:
+        first, never = self.not_allowed(scheduling_key, cluster), self.never(scheduling_key.shape_id, cluster)
         if first is None and never is not None and never.check is Check.NO_ROOM:
             # Its pools could bring nodes: what passes by itself is the nearer reason.
-            return self.passing(alike, cluster) or never
-        return first or never or self.passing(alike, cluster)
+            return self.passing(scheduling_key, cluster) or never
+        return first or never or self.passing(scheduling_key, cluster)
 
     # Where gangs fit
 
     def moving(self, shape_id: int, cluster: Cluster) -> Moving:
         """What it takes to have the data of a job there."""
-        wishes = self.view.shapes[shape_id].wishes
+        wishes = self.state.shapes[shape_id].wishes
         if not wishes.datasets:
             return ALL_THERE
         found = self._moving.get((wishes, cluster.id))
         if found is None:
             if len(self._moving) > _MOST_ASKED:
                 self._moving.clear()
-            found = moving(wishes.datasets, self.view.datasets, cluster.holder, self._holders)
+            found = moving(wishes.datasets, self.state.datasets, cluster.holder, self._holders)
             self._moving[wishes, cluster.id] = found
         return found
 
     def scores_plainly(self, shape_id: int) -> bool:
         """Whether the scores that do not depend on the room of a cluster are as good as can be on all of them."""
-        wishes = self.view.shapes[shape_id].wishes
+        wishes = self.state.shapes[shape_id].wishes
         return not (wishes.datasets or wishes.preferred or self._troubled)
 
     def fixed(self, shape_id: int, cluster: Cluster, weights: Weights) -> float:
@@ -456,19 +458,19 @@ class ClusterIndex:
 
     def common(self, shape_id: int, room: FreeCapacity, product: Product | None = None) -> float:
         """How common the devices are in the fleet that a gang takes in a room; ``Sparing.part``."""
-        return self._sparing.part(self.view.shapes[shape_id], room, product)
+        return self._sparing.part(self.state.shapes[shape_id], room, product)
 
     def is_choosy(self, shape_id: int) -> bool:
         """Whether that is to be asked at all."""
-        return self._sparing.is_choosy(self.view.shapes[shape_id])
+        return self._sparing.is_choosy(self.state.shapes[shape_id])
 
     def takes_alike(self, shape_id: int, cluster_id: int, first: Iterable[str], others: Iterable[str]) -> bool:
         """Whether members in these node groups take as common devices as those in the first ones do."""
-        return self._sparing.takes_alike(self.view.shapes[shape_id], self.free(cluster_id), first, others)
+        return self._sparing.takes_alike(self.state.shapes[shape_id], self.free(cluster_id), first, others)
 
     def _fit_of(self, shape_id: int, cluster: Cluster) -> Fit:
         """All that is scored and does not depend on the room of a cluster."""
-        wishes = self.view.shapes[shape_id].wishes
+        wishes = self.state.shapes[shape_id].wishes
         if not wishes.datasets and not wishes.preferred:
             return Fit(cluster, {}, {}, {}, trouble=self._troubled.get(cluster.id, 0.0))
         moved = self.moving(shape_id, cluster)
@@ -491,14 +493,14 @@ class ClusterIndex:
 
     def cost(self, shape_id: int, size: Size, cluster: Cluster, product: Product | None = None) -> float:
         """What a run of this size is expected to cost there, the data that has to be moved included."""
-        egress = self.moving(shape_id, cluster).cost if self.view.shapes[shape_id].datasets else 0.0
+        egress = self.moving(shape_id, cluster).cost if self.state.shapes[shape_id].datasets else 0.0
         if cluster.tariff.is_free:
             return egress
         key = cluster.id, product
         prices = self._prices.get(key)
         if prices is None:
             prices = self._prices[key] = prices_of(cluster, product)
-        return egress + cost_of(self.view.shapes[shape_id], size.needs, prices)
+        return egress + cost_of(self.state.shapes[shape_id], size.needs, prices)
 
     def option(
         self,
@@ -535,14 +537,14 @@ class ClusterIndex:
 
         ``groups``: the node groups that may be used, pools by the names of what is to come.
         """
-        room = grown(self.free(cluster.id), self.view, cluster.id, alone=alone)
+        room = grown(self.free(cluster.id), self.state, cluster.id, alone=alone)
         if groups is not None:
             room = FreeCapacity({name: entries for name, entries in room.groups.items() if name in groups})
         outcome = self._option(shape_id, list(sizes), cluster, product, weights, room)
         if not isinstance(outcome, Option):
             return outcome
         pools = tuple(sorted(name.removeprefix(COMING) for name in outcome.fitted.placement if name.startswith(COMING)))
-        learnt = [self.view.learnt_of(cluster.id, pool) for pool in pools]
+        learnt = [self.state.learnt_of(cluster.id, pool) for pool in pools]
         wait = max((one.expected for one in learnt), default=0.0)
         timeout = max((one.timeout for one in learnt), default=0.0)
         moved = self.moving(shape_id, cluster).seconds
@@ -572,8 +574,8 @@ class ClusterIndex:
         weights: Weights,
         among: FreeCapacity | None = None,
     ) -> Option | Shortfall:
-        view, whole = self.view, self.free(cluster.id)
-        shape, room = view.shapes[shape_id], whole if among is None else among
+        state, whole = self.state, self.free(cluster.id)
+        shape, room = state.shapes[shape_id], whole if among is None else among
         shortfall = Shortfall("")
         for size in sizes:
             outcome = fit(shape, size.members, room, product)
@@ -595,13 +597,13 @@ class ClusterIndex:
                 )
                 total, parts = score(scored, weights)
                 charge = size.charge
-                if view.lines.any_narrowed:
+                if state.lines.any_narrowed:
                     members = (
                         (group, role, count)
                         for group, roles in outcome.placement.items()
                         for role, count in roles.items()
                     )
-                    charge = view.lines.charge(view.places_at(cluster.id, shape_id, members))
+                    charge = state.lines.charge(state.places_at(cluster.id, shape_id, members))
                 return Option(cluster, size, outcome, total, parts, weights, cost, charge, product, scored=scored)
             shortfall = outcome
         return shortfall
@@ -609,7 +611,7 @@ class ClusterIndex:
     def may_fit(self, shape_id: int, size: Size, cluster: Cluster) -> bool:
         """Whether a member of each role finds a node now: a quick look before the long one."""
         room = self._now_free.get(cluster.id) or self.free(cluster.id)
-        for role in self.view.shapes[shape_id].roles:  # noqa: SIM110 - a generator would take twice as long here
+        for role in self.state.shapes[shape_id].roles:  # noqa: SIM110 - a generator would take twice as long here
             if size.members.get(role.name) and not has_node(role, room):
                 return False
         return True
@@ -635,15 +637,15 @@ class ClusterIndex:
             self._measures[cluster.id] = found
         return found
 
-    def open_to(self, alike: SchedulingKey) -> dict[int, Cluster]:
-        """The clusters that are not ruled out for jobs alike, whatever their room is, except that the gang may never fit there."""
-        key = (self.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided)
+    def open_to(self, scheduling_key: SchedulingKey) -> dict[int, Cluster]:
+        """Return the clusters that are not ruled out for equivalent jobs, whatever is free there; the gang may never fit on some."""
+        key = (self.state.shapes[scheduling_key.shape_id].wishes, scheduling_key.access, scheduling_key.avoided)
         found = self._open.get(key)
         if found is None:
             found = self._open[key] = {
                 cluster.id: cluster
                 for cluster in self.clusters
-                if self.not_allowed(alike, cluster) is None and self.passing(alike, cluster) is None
+                if self.not_allowed(scheduling_key, cluster) is None and self.passing(scheduling_key, cluster) is None
             }
         return found
 
@@ -670,13 +672,13 @@ def _verdict(cluster: Cluster, failing: tuple[Check, str] | None) -> Verdict | N
     return None if failing is None else Verdict(cluster=cluster.name, check=failing[0], sentence=failing[1])
 
 
-def capacity(rooms: ClusterIndex, now: float) -> Amounts:
+def capacity(index: ClusterIndex, now: float) -> Amounts:
     """What all clusters have together on each line, the measure of shares. One out of contact counts for a while."""
     total: Amounts = {}
-    view = rooms.view
-    for cluster in view.clusters.values():
-        if cluster.report is None or view.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
+    state = index.state
+    for cluster in state.clusters.values():
+        if cluster.report is None or state.lease_until.get(cluster.id, 0.0) + SILENT_SECONDS < now:
             continue
-        for line, amount in rooms.capacity(cluster).items():
+        for line, amount in index.capacity(cluster).items():
             total[line] = total.get(line, 0) + amount
     return total

@@ -1,4 +1,4 @@
-"""What is known of the clusters for jobs alike, kept from one look to the next: where they may start, and what lacks elsewhere."""
+"""Rankings of the clusters for equivalent jobs, kept from one cycle to the next: where they may start, what lacks elsewhere."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ _MOST_ASKED = 5000
 
 @dataclass(slots=True)
 class ClusterRanking:
-    """How the clusters stand for jobs alike, kept up to date as rooms change.
+    """The clusters by score for equivalent jobs, brought up to date where free capacity has changed.
 
     What a cluster would score is known without a fit, so they are ranked by that, and only the best ones are tried.
     """
@@ -75,65 +75,65 @@ class ClusterRanking:
 
 
 class ClusterRankings:
-    """How the clusters stand for all who have asked, kept as long as the rooms of the clusters are."""
+    """How the clusters stand for all who have asked, kept as long as the index of the clusters are."""
 
-    def __init__(self, rooms: ClusterIndex) -> None:
-        self.rooms = rooms
-        self._standings: dict[SchedulingKey, ClusterRanking] = {}
+    def __init__(self, index: ClusterIndex) -> None:
+        self.index = index
+        self._rankings: dict[SchedulingKey, ClusterRanking] = {}
         self._bare: dict[Weights, ClusterRanking] = {}
         """By weights: all clusters by what they score for a job that needs next to nothing, of everything, and costs nothing."""
         self._asked: set[SchedulingKey] = set()
         """For whom the clusters were ranked once; who asks again is given a standing."""
         self._said: dict[int, dict[str, Verdict]] = {}
         """By cluster and sentence: verdicts on room."""
-        self.shortages = RefusalCache(rooms, self._lacking)
+        self.shortages = RefusalCache(index, self._lacking)
 
-    # Where jobs alike may start
+    # Where equivalent jobs may start
 
-    def ranked(self, alike: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:
-        """The clusters on which jobs alike of this size may fit, the best first; ``lacking`` is told where no member finds a node.
+    def ranked(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:
+        """Return the clusters on which equivalent jobs of this size may fit, best first; append to ``lacking`` those without a node.
 
         Nothing may change while they are asked for. Where nearly every job is of a kind of its own, who asks for the first time
         never asks again: then only the first ones are found, among clusters in the order in which they are full.
         """
-        if alike not in self._standings and alike not in self._asked:
+        if scheduling_key not in self._rankings and scheduling_key not in self._asked:
             if len(self._asked) >= _MOST_ASKED:
                 self._asked.clear()
-            self._asked.add(alike)
-            yield from self._first_ranked(alike, size, lacking)
+            self._asked.add(scheduling_key)
+            yield from self._first_ranked(scheduling_key, size, lacking)
             return
-        clusters = self.rooms.view.clusters
-        for _, _, cluster_id in self._standing(alike, size).ranked:
+        clusters = self.index.state.clusters
+        for _, _, cluster_id in self._ranking(scheduling_key, size).ranked:
             cluster = clusters[cluster_id]
-            if self.rooms.may_fit(alike.shape_id, size, cluster):
+            if self.index.may_fit(scheduling_key.shape_id, size, cluster):
                 yield cluster
             else:
                 lacking.append(cluster_id)
 
-    def note_lacking(self, alike: SchedulingKey, cluster_ids: list[int]) -> None:
+    def note_lacking(self, scheduling_key: SchedulingKey, cluster_ids: list[int]) -> None:
         """The gang was tried on clusters, and does not fit there; kept where they are known to be asked for again."""
-        standing = self._standings.get(alike)
-        if standing is not None and standing.seen == self.rooms.changes:
+        ranking = self._rankings.get(scheduling_key)
+        if ranking is not None and ranking.seen == self.index.changes:
             for cluster_id in cluster_ids:
-                standing.note_lack(cluster_id)
+                ranking.note_lack(cluster_id)
 
-    def _first_ranked(self, alike: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:
+    def _first_ranked(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int]) -> Iterator[Cluster]:
         clusters, open_ones, needs, weights = (
-            self.rooms.view.clusters,
-            self.rooms.open_to(alike),
+            self.index.state.clusters,
+            self.index.open_to(scheduling_key),
             size.needs,
-            alike.weights,
+            scheduling_key.weights,
         )
         bare = self._bare_by(weights)
-        more = headroom(needs, self.rooms.least, weights)
-        may_fit, totals = self.rooms.may_fit, self._totals(alike, size)
+        more = headroom(needs, self.index.least, weights)
+        may_fit, totals = self.index.may_fit, self._totals(scheduling_key, size)
         found: list[tuple[float, str, int]] = []
 
         def best(most: float) -> Iterator[Cluster]:
             """Of those found, the clusters that score more than this."""
             while found and found[0][0] < most:
                 cluster = clusters[heappop(found)[2]]
-                if may_fit(alike.shape_id, size, cluster):
+                if may_fit(scheduling_key.shape_id, size, cluster):
                     yield cluster
                 else:
                     lacking.append(cluster.id)
@@ -148,43 +148,43 @@ class ClusterRankings:
                 heappush(found, (-totals(cluster), cluster.name, cluster.id))
         yield from best(inf)
 
-    def _bring_up(self, standing: ClusterRanking, stand: Callable[..., None]) -> None:
+    def _bring_up(self, ranking: ClusterRanking, update: Callable[..., None]) -> None:
         """Take in the clusters that have changed since a standing was last asked for; all of them at first.
 
         It is doubtful whether there is room where there was none before.
         """
-        if standing.is_new:
-            for cluster in self.rooms.clusters:
-                stand(cluster, is_doubtful=True)
-            standing.ranked.sort()
-            standing.is_new = False
-        elif standing.seen != self.rooms.changes:
-            lacks, alone = standing.lacks, standing.alone
-            for cluster_id in self.rooms.changed_since(standing.seen):
+        if ranking.is_new:
+            for cluster in self.index.clusters:
+                update(cluster, is_doubtful=True)
+            ranking.ranked.sort()
+            ranking.is_new = False
+        elif ranking.seen != self.index.changes:
+            lacks, alone = ranking.lacks, ranking.alone
+            for cluster_id in self.index.changed_since(ranking.seen):
                 is_doubtful = cluster_id in lacks
-                changed = self.rooms.view.clusters.get(cluster_id)
+                changed = self.index.state.clusters.get(cluster_id)
                 if is_doubtful and alone is not None and changed is not None:
                     most = lacks[cluster_id]
-                    is_same = self.rooms.reported_at[cluster_id] <= standing.seen
-                    if most is not None and is_same and self.rooms.most_of(alone, cluster_id) == most:
+                    is_same = self.index.reported_at[cluster_id] <= ranking.seen
+                    if most is not None and is_same and self.index.most_of(alone, cluster_id) == most:
                         continue
-                standing.take_out(cluster_id)
+                ranking.take_out(cluster_id)
                 if changed is not None:
-                    stand(changed, is_doubtful=is_doubtful)
-        standing.seen = self.rooms.changes
+                    update(changed, is_doubtful=is_doubtful)
+        ranking.seen = self.index.changes
 
-    def _totals(self, alike: SchedulingKey, size: Size) -> Callable[[Cluster], float]:
+    def _totals(self, scheduling_key: SchedulingKey, size: Size) -> Callable[[Cluster], float]:
         """What gives what a cluster scores if the gang fits there."""
-        rooms, shape_id, weights, needs = self.rooms, alike.shape_id, alike.weights, size.needs
-        measure, total, is_plain = rooms.measure, scorer(weights), rooms.scores_plainly(shape_id)
-        is_choosy = bool(weights.sparing) and rooms.is_choosy(shape_id)
+        index, shape_id, weights, needs = self.index, scheduling_key.shape_id, scheduling_key.weights, size.needs
+        measure, total, is_plain = index.measure, scorer(weights), index.scores_plainly(shape_id)
+        is_choosy = bool(weights.sparing) and index.is_choosy(shape_id)
 
         def totals(cluster: Cluster) -> float:
-            common = rooms.common(shape_id, rooms.free(cluster.id)) if is_choosy else None
+            common = index.common(shape_id, index.free(cluster.id)) if is_choosy else None
             if is_plain:
-                cost = 0.0 if cluster.tariff.is_free else rooms.cost(shape_id, size, cluster)
+                cost = 0.0 if cluster.tariff.is_free else index.cost(shape_id, size, cluster)
                 return total(cluster.kind, measure(cluster), needs, cost, None, common)
-            cost, fixed = rooms.cost(shape_id, size, cluster), rooms.fixed(shape_id, cluster, weights)
+            cost, fixed = index.cost(shape_id, size, cluster), index.fixed(shape_id, cluster, weights)
             return total(cluster.kind, measure(cluster), needs, cost, fixed, common)
 
         return totals
@@ -193,130 +193,130 @@ class ClusterRankings:
         bare = self._bare.get(weights)
         if bare is None:
             bare = self._bare[weights] = ClusterRanking()
-        standing, total = bare, scorer(weights)
+        ranking, total = bare, scorer(weights)
 
-        def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
-            measured = self.rooms.measure(cluster)
+        def update(cluster: Cluster, *, is_doubtful: bool) -> None:
+            measured = self.index.measure(cluster)
             score = total(cluster.kind, measured, dict.fromkeys(measured, 0), 0.0, None, None)
-            standing.put(cluster, score)
+            ranking.put(cluster, score)
 
-        self._bring_up(bare, stand)
+        self._bring_up(bare, update)
         return bare
 
-    def stand(self, alike: SchedulingKey, size: Size, lacking: list[int]) -> None:
-        """Bring up to date how the clusters stand for jobs alike of this size, which was tried on clusters that have no room."""
-        standing = self._standing(alike, size, lacking)
+    def update(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int]) -> None:
+        """Bring up to date how the clusters stand for equivalent jobs of this size, which was tried on clusters that have no room."""
+        ranking = self._ranking(scheduling_key, size, lacking)
         for cluster_id in lacking:
-            if cluster_id in standing.rank_of:
-                standing.note_lack(cluster_id)
+            if cluster_id in ranking.rank_of:
+                ranking.note_lack(cluster_id)
 
-    def _standing(self, alike: SchedulingKey, size: Size, lacking: list[int] | None = None) -> ClusterRanking:
-        """How the clusters stand for jobs alike of this size, brought up to date. ``lacking``: clusters known to have no room."""
-        standing = self._standings.get(alike)
-        if standing is None:
-            if len(self._standings) >= MOST_SHAPES:
-                self._standings.clear()
-            standing = self._standings[alike] = ClusterRanking(
-                alone=spread_role(self.rooms.view.shapes[alike.shape_id], size)
+    def _ranking(self, scheduling_key: SchedulingKey, size: Size, lacking: list[int] | None = None) -> ClusterRanking:
+        """How the clusters stand for equivalent jobs of this size, brought up to date. ``lacking``: clusters known to have no room."""
+        ranking = self._rankings.get(scheduling_key)
+        if ranking is None:
+            if len(self._rankings) >= MOST_SHAPES:
+                self._rankings.clear()
+            ranking = self._rankings[scheduling_key] = ClusterRanking(
+                alone=spread_role(self.index.state.shapes[scheduling_key.shape_id], size)
             )
-        known, totals = set(lacking or ()), self._totals(alike, size)
-        open_ones = self.rooms.open_to(alike)
+        known, totals = set(lacking or ()), self._totals(scheduling_key, size)
+        open_ones = self.index.open_to(scheduling_key)
 
-        def stand(cluster: Cluster, *, is_doubtful: bool) -> None:
+        def update(cluster: Cluster, *, is_doubtful: bool) -> None:
             if cluster.id not in open_ones:
                 return
-            if cluster.id in known or (is_doubtful and not self.rooms.may_fit(alike.shape_id, size, cluster)):
-                standing.lacks[cluster.id] = None
+            if cluster.id in known or (is_doubtful and not self.index.may_fit(scheduling_key.shape_id, size, cluster)):
+                ranking.lacks[cluster.id] = None
             else:
-                standing.put(cluster, totals(cluster))
+                ranking.put(cluster, totals(cluster))
 
-        self._bring_up(standing, stand)
-        return standing
+        self._bring_up(ranking, update)
+        return ranking
 
     # Why they may not
 
-    def blocked(self, alike: SchedulingKey, size: Size, closed: Mapping[int, Verdict]) -> CachedRefusal:
-        """Why jobs alike of this size start on no cluster; the same object as before where nothing has changed.
+    def blocked(self, scheduling_key: SchedulingKey, size: Size, closed: Mapping[int, Verdict]) -> CachedRefusal:
+        """Why equivalent jobs of this size start on no cluster; the same object as before where nothing has changed.
 
         ``closed``: clusters that have room and are kept for others. The standing must be up to date.
         """
-        standing = self._standings[alike]
-        if standing.told_of != self.rooms.orders:
-            standing.verdicts, standing.told_of = [None] * len(self.rooms.clusters), self.rooms.orders
-            standing.told = None
-            ask = list(self.rooms.places)
+        ranking = self._rankings[scheduling_key]
+        if ranking.told_of != self.index.orders:
+            ranking.verdicts, ranking.told_of = [None] * len(self.index.clusters), self.index.orders
+            ranking.told = None
+            ask = list(self.index.places)
         else:
-            changed = self.rooms.changed_since(standing.told_at)
-            ask = [one for one in changed if one in self.rooms.places and not self._lacks_as_told(standing, one)]
-            ask += standing.untold
-        standing.told_at = self.rooms.changes
-        self._tell(alike, size, standing, ask, closed)
+            changed = self.index.changed_since(ranking.told_at)
+            ask = [one for one in changed if one in self.index.places and not self._lacks_as_told(ranking, one)]
+            ask += ranking.untold
+        ranking.told_at = self.index.changes
+        self._tell(scheduling_key, size, ranking, ask, closed)
         if not closed:
-            self.shortages.note(alike, size)
+            self.shortages.note(scheduling_key, size)
         verdicts = [
             closed[cluster.id] if verdict is None else verdict
-            for cluster, verdict in zip(self.rooms.clusters, standing.verdicts, strict=True)
+            for cluster, verdict in zip(self.index.clusters, ranking.verdicts, strict=True)
         ]
-        if standing.told is None or standing.told.verdicts != verdicts:
+        if ranking.told is None or ranking.told.verdicts != verdicts:
             full = [
                 cluster.id
-                for cluster, verdict in zip(self.rooms.clusters, verdicts, strict=True)
+                for cluster, verdict in zip(self.index.clusters, verdicts, strict=True)
                 if verdict.check is Check.NO_ROOM
             ]
-            standing.told = CachedRefusal(verdicts, full)
-        return standing.told
+            ranking.told = CachedRefusal(verdicts, full)
+        return ranking.told
 
-    def _lacks_as_told(self, standing: ClusterRanking, cluster_id: int) -> bool:
-        return standing.lacks.get(cluster_id) is not None and self.rooms.reported_at[cluster_id] <= standing.told_at
+    def _lacks_as_told(self, ranking: ClusterRanking, cluster_id: int) -> bool:
+        return ranking.lacks.get(cluster_id) is not None and self.index.reported_at[cluster_id] <= ranking.told_at
 
     def _tell(
         self,
-        alike: SchedulingKey,
+        scheduling_key: SchedulingKey,
         size: Size,
-        standing: ClusterRanking,
+        ranking: ClusterRanking,
         cluster_ids: list[int],
         closed: Mapping[int, Verdict],
     ) -> None:
         """Bring the verdicts on these clusters up to date."""
         untold = []
-        lack_on = self._lack_of(alike, size, standing.alone, standing.lacks)
+        lack_on = self._lack_of(scheduling_key, size, ranking.alone, ranking.lacks)
         for cluster_id in cluster_ids:
-            place = self.rooms.places[cluster_id]
+            place = self.index.places[cluster_id]
             verdict = None
             if cluster_id in closed:
                 untold.append(cluster_id)
             else:
-                cluster = self.rooms.clusters[place]
-                verdict = self.rooms.ruled_out(alike, cluster) or lack_on(cluster)
-            standing.verdicts[place] = verdict
-        standing.untold = untold
+                cluster = self.index.clusters[place]
+                verdict = self.index.ruled_out(scheduling_key, cluster) or lack_on(cluster)
+            ranking.verdicts[place] = verdict
+        ranking.untold = untold
 
     def _lack_of(
-        self, alike: SchedulingKey, size: Size, alone: RoleShape | None, noted: dict[int, Resources | None]
+        self, scheduling_key: SchedulingKey, size: Size, alone: RoleShape | None, noted: dict[int, Resources | None]
     ) -> Callable[[Cluster], Verdict]:
-        """What tells what clusters lack on which jobs alike of this size do not fit; what that hangs on is put down in ``noted``."""
+        """Return what tells what a cluster lacks for equivalent jobs of this size; what that depends on is entered in ``noted``."""
 
         def lack_on(cluster: Cluster) -> Verdict:
             if alone is not None:
-                most = self.rooms.most_of(alone, cluster.id)
+                most = self.index.most_of(alone, cluster.id)
                 lack = short_of(alone, most)
                 if lack is not None and most:
                     if cluster.id in noted:
                         noted[cluster.id] = most
                     return self._lacking(cluster, lack)
-            outcome = self.rooms.option(alike.shape_id, [size], cluster, None)
+            outcome = self.index.option(scheduling_key.shape_id, [size], cluster, None)
             return self._lacking(cluster, outcome.sentence if isinstance(outcome, Shortfall) else "")
 
         return lack_on
 
-    def first_lacking(self, alike: SchedulingKey, size: Size, most: int) -> list[Verdict]:
+    def first_lacking(self, scheduling_key: SchedulingKey, size: Size, most: int) -> list[Verdict]:
         """What the first clusters without room lack, by their names; those on which the gang never fits are passed over."""
         found: list[Verdict] = []
-        standing = self._standings[alike]
+        ranking = self._rankings[scheduling_key]
         # The verdicts that are kept do not know of these.
-        lacks, lack_on = standing.lacks, self._lack_of(alike, size, standing.alone, {})
-        for cluster in self.rooms.clusters:
-            if cluster.id in lacks and self.rooms.never(alike.shape_id, cluster) is None:
+        lacks, lack_on = ranking.lacks, self._lack_of(scheduling_key, size, ranking.alone, {})
+        for cluster in self.index.clusters:
+            if cluster.id in lacks and self.index.never(scheduling_key.shape_id, cluster) is None:
                 found.append(lack_on(cluster))
                 if len(found) == most:
                     break

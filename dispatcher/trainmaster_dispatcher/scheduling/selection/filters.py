@@ -19,7 +19,7 @@ from trainmaster_dispatcher.scheduling.state.state import Access, Cluster
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Jobs alike looked at on one cluster. ``access`` is what their queue opens, ``lease_left`` is in seconds.
+    """Equivalent jobs looked at on one cluster. ``access`` is what their queue opens, ``lease_left`` is in seconds.
 
     ``datasets``: what was declared, and ``anywhere``: which of it is on any cluster. ``connects_at``: when runs are sent there next.
     """

@@ -49,55 +49,64 @@ class _Offer:
 class RefusalCache:
     """What is short, by what members ask of nodes and clusters beside room. ``lacking`` makes a verdict on room."""
 
-    def __init__(self, rooms: ClusterIndex, lacking: Callable[[Cluster, str], Verdict]) -> None:
-        self._rooms = rooms
+    def __init__(self, index: ClusterIndex, lacking: Callable[[Cluster, str], Verdict]) -> None:
+        self._index = index
         self._lacking = lacking
         self._offers: dict[tuple[Terms, Wishes, Access, tuple[int, ...]], _Offer] = {}
 
-    def blocks(self, alike: SchedulingKey, size: Size) -> CachedRefusal | None:
-        """Why jobs alike of this size start nowhere, if no node anywhere has enough for a member; None where it is not known.
+    def blocks(self, scheduling_key: SchedulingKey, size: Size) -> CachedRefusal | None:
+        """Why equivalent jobs of this size start nowhere, if no node anywhere has enough for a member; None where it is not known.
 
         It is not known either where rooms have changed since ``note`` was called for jobs that ask the same beside room.
         """
-        role = spread_role(self._rooms.view.shapes[alike.shape_id], size)
+        role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
         if role is None or role.numa:
             return None
-        offer = self._offers.get(self._key(alike, role))
-        if offer is None or offer.at != self._rooms.changes:
+        offer = self._offers.get(self._key(scheduling_key, role))
+        if offer is None or offer.at != self._index.changes:
             return None
         for name, amount in role.needs.items():
             if amount > offer.highest.get(name, 0):
-                return self._told(offer, alike, name, amount) if self._fits_empty(offer, alike, role, size) else None
+                return (
+                    self._told(offer, scheduling_key, name, amount)
+                    if self._fits_empty(offer, scheduling_key, role, size)
+                    else None
+                )
             if amount > offer.lowest.get(name, 0):
                 return None  # some clusters lack this, others the next
         return None
 
-    def note(self, alike: SchedulingKey, size: Size) -> None:
-        """Jobs alike were found to be blocked, so others may be: find out what is short."""
-        role = spread_role(self._rooms.view.shapes[alike.shape_id], size)
+    def note(self, scheduling_key: SchedulingKey, size: Size) -> None:
+        """Equivalent jobs were found to be blocked, so others may be: find out what is short."""
+        role = spread_role(self._index.state.shapes[scheduling_key.shape_id], size)
         if role is None or role.numa:
             return
-        key = self._key(alike, role)
+        key = self._key(scheduling_key, role)
         offer = self._offers.get(key)
         if offer is None:
             if len(self._offers) >= MOST_SHAPES:
                 self._offers.clear()
             offer = self._offers[key] = _Offer()
-        if offer.at != self._rooms.changes:
-            self._bring_up(offer, alike, role)
+        if offer.at != self._index.changes:
+            self._bring_up(offer, scheduling_key, role)
 
-    def _key(self, alike: SchedulingKey, role: RoleShape) -> tuple[Terms, Wishes, Access, tuple[int, ...]]:
-        return role.terms, self._rooms.view.shapes[alike.shape_id].wishes, alike.access, alike.avoided
+    def _key(self, scheduling_key: SchedulingKey, role: RoleShape) -> tuple[Terms, Wishes, Access, tuple[int, ...]]:
+        return (
+            role.terms,
+            self._index.state.shapes[scheduling_key.shape_id].wishes,
+            scheduling_key.access,
+            scheduling_key.avoided,
+        )
 
-    def _bring_up(self, offer: _Offer, alike: SchedulingKey, role: RoleShape) -> None:
-        rooms = self._rooms
-        changed = list(rooms.changed_since(offer.at))
-        reported = {one for one in changed if rooms.reported_at.get(one, 0) > offer.at}
+    def _bring_up(self, offer: _Offer, scheduling_key: SchedulingKey, role: RoleShape) -> None:
+        index = self._index
+        changed = list(index.changed_since(offer.at))
+        reported = {one for one in changed if index.reported_at.get(one, 0) > offer.at}
         if reported:
-            offer.most = {one: rooms.most_of(role, one) for one in rooms.open_to(alike)}
-            offer.eligible = [one for one in rooms.clusters if rooms.not_allowed(alike, one) is None]
+            offer.most = {one: index.most_of(role, one) for one in index.open_to(scheduling_key)}
+            offer.eligible = [one for one in index.clusters if index.not_allowed(scheduling_key, one) is None]
             offer.peaks = {
-                one.id: _peak(role, rooms.empty(one)) if one.id in reported else offer.peaks.get(one.id)
+                one.id: _peak(role, index.empty(one)) if one.id in reported else offer.peaks.get(one.id)
                 for one in offer.eligible
             }
             peaks = list(offer.peaks.values())
@@ -106,7 +115,7 @@ class RefusalCache:
         is_new = bool(reported)
         for one in changed:
             if one in offer.most:
-                most = rooms.most_of(role, one)
+                most = index.most_of(role, one)
                 is_new = is_new or most != offer.most[one]
                 offer.most[one] = most
         if is_new:
@@ -115,32 +124,34 @@ class RefusalCache:
             offer.highest = {name: max(most.get(name, 0) for most in found) for name in names}
             offer.lowest = _least(found)
             offer.told.clear()
-        offer.at = rooms.changes
+        offer.at = index.changes
 
-    def _fits_empty(self, offer: _Offer, alike: SchedulingKey, role: RoleShape, size: Size) -> bool:
+    def _fits_empty(self, offer: _Offer, scheduling_key: SchedulingKey, role: RoleShape, size: Size) -> bool:
         """Whether the gang fits on each of the clusters when it is empty."""
         if size.total == 1 and all(offer.least_peak.get(name, 0) >= amount for name, amount in role.needs.items()):
             return True
-        if alike.shape_id in offer.fitting:
+        if scheduling_key.shape_id in offer.fitting:
             return True
-        if any(self._rooms.never(alike.shape_id, cluster) is not None for cluster in offer.eligible):
+        if any(self._index.never(scheduling_key.shape_id, cluster) is not None for cluster in offer.eligible):
             return False
-        offer.fitting.add(alike.shape_id)
+        offer.fitting.add(scheduling_key.shape_id)
         return True
 
-    def _told(self, offer: _Offer, alike: SchedulingKey, name: str, amount: int) -> CachedRefusal:
+    def _told(self, offer: _Offer, scheduling_key: SchedulingKey, name: str, amount: int) -> CachedRefusal:
         told = offer.told.get((name, amount))
         if told is None:
             verdicts = []
-            for cluster in self._rooms.clusters:
+            for cluster in self._index.clusters:
                 most = offer.most.get(cluster.id)
                 if most is None:
-                    verdict = self._rooms.not_allowed(alike, cluster) or self._rooms.passing(alike, cluster)
+                    verdict = self._index.not_allowed(scheduling_key, cluster) or self._index.passing(
+                        scheduling_key, cluster
+                    )
                 else:
                     verdict = self._lacking(cluster, lacks(name, amount, most.get(name, 0)))
                 if verdict is not None:
                     verdicts.append(verdict)
-            full = [cluster.id for cluster in self._rooms.clusters if cluster.id in offer.most]
+            full = [cluster.id for cluster in self._index.clusters if cluster.id in offer.most]
             told = offer.told[name, amount] = CachedRefusal(verdicts, full)
         return told
 

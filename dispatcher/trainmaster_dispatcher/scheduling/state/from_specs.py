@@ -1,4 +1,4 @@
-"""From what admins declare to what the scheduler's view holds.
+"""From what admins declare to what the scheduler's state holds.
 
 ``unreadable_...``: what takes the place of an object that cannot be read. It lets nothing start, ends nothing, and costs nothing.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainmaster.protocol.reasons import Reason
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstRun
@@ -55,6 +55,10 @@ class Granted(NamedTuple):
         return BurstRun(self.policy_id, at, self.bounds.until(at, None), self.bounds.rate)
 
 
+TableLine = dict[str, str | float]
+"""What one candidate scored, for people: its cluster, its whole score, and parts of it by name."""
+
+
 @dataclass(slots=True)
 class Start:
     """A job to be handed to a cluster. ``table``: what each candidate scored, for people.
@@ -67,7 +71,7 @@ class Start:
     sizes: dict[str, int]
     placement: dict[str, dict[str, int]]
     why: str
-    table: tuple[dict[str, Any], ...]
+    table: tuple[TableLine, ...]
     product: Product | None = None
     """The one product of device that the members may be given, where quota depends on it."""
     evicts: tuple[Eviction, ...] = ()

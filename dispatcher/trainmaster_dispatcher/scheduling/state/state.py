@@ -1,7 +1,7 @@
-"""The scheduler's view: everything a plan depends on, in indexes that change only by absorbing rows.
+"""The scheduler's state: everything a plan depends on, in indexes that change only by absorbing rows.
 
-Putting the same row again changes nothing, so rows may come twice and in any order as long as the newest comes last. A view
-that absorbed changes equals a view rebuilt from the store; a test holds the two together.
+Putting the same row again changes nothing, so rows may come twice and in any order as long as the newest comes last. A state
+that absorbed changes equals a state rebuilt from the store; a test holds the two together.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -117,7 +117,7 @@ class Access(NamedTuple):
 
 
 class ClassKey(NamedTuple):
-    """Jobs alike in all that the plan reads: whatever holds for one on a cluster holds for all."""
+    """Jobs that are equivalent in all that the plan reads: whatever holds for one on a cluster holds for all."""
 
     queue_id: int
     class_id: int
@@ -185,7 +185,7 @@ COMING = "+"
 
 
 class LoadKey(NamedTuple):
-    """Members alike on a cluster: their node group, empty where it is not known, their shape and role."""
+    """Equivalent members on a cluster: their node group, empty where it is not known, their shape and role."""
 
     group: str
     shape_id: int
@@ -236,7 +236,7 @@ def load_of(run: LiveRun) -> tuple[tuple[LoadKey, int], ...]:
 
 @lru_cache(maxsize=1 << 15)
 def _load(shape_id: int, sizes: Sizes, placement: Placed) -> tuple[tuple[LoadKey, int], ...]:
-    """Made once for runs alike, of which there are many."""
+    """Made once for equivalent runs, of which there are many."""
     missing = dict(sizes)
     out = []
     for group, roles in placement:
@@ -321,15 +321,15 @@ class SchedulerState:
         """By queue: static keys of the queued jobs of each class."""
         self.heads: dict[int, SortedList] = {}
         """By queue: its classes by the place of their first job, ``(minus the class's value, *static key, class key)``."""
-        self._head_of: dict[ClassKey, tuple[Any, ...]] = {}
+        self._head_of: dict[ClassKey, tuple[int, float, int, ClassKey]] = {}
         self._sweep_at = _FEW_SHAPES
         self._keys: dict[int, ClassKey] = {}
         self._ancestry: dict[int, tuple[Queue, ...]] = {}
         self._lines: Flavors | None = None
         self._products: dict[int, dict[str, str]] = {}
         """By cluster and node group, and under no name the kind of the cluster; as its runs were charged."""
-        self._places: dict[int, dict[Any, Amounts]] = {}
-        """By cluster: what runs alike take, by place."""
+        self._places: dict[int, dict[tuple[int, Sizes, Placed], Amounts]] = {}
+        """By cluster: what equivalent runs take, by place."""
         self.load: dict[int, dict[str, dict[LoadKey, int]]] = {}
         """By cluster and node group: how many members of live runs are there, by what they need."""
         self.load_revisions: dict[int, dict[str, int]] = {}
@@ -611,7 +611,7 @@ class SchedulerState:
         self._count(run, 1)
 
     def put_runs(self, runs: Iterable[LiveRun]) -> None:
-        """As ``put_run`` for each; jobs of one class leave it together, and runs alike that come in a row are counted together."""
+        """Do what ``put_run`` does for each; equivalent runs that come in a row are counted together."""
         self._own()
         started = list(runs)
         self._drop_waiting([run.job_id for run in started])
@@ -702,7 +702,7 @@ class SchedulerState:
             del self.heads[key.queue_id]
 
     def _count(self, run: LiveRun, many: int) -> None:
-        """Count so many runs alike, or take one off with -1."""
+        """Count so many equivalent runs, or take one off with -1."""
         load = self.load.setdefault(run.cluster_id, {})
         revisions = self.load_revisions.setdefault(run.cluster_id, {})
         for key, count in load_of(run):
