@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster.protocol.agent import run_digest
@@ -10,18 +10,19 @@ from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.errors import TrainmasterError
 from trainmaster.protocol.ids import RunRef
 from trainmaster.protocol.reasons import Reason
-from trainmaster.protocol.states import HoldCause, JobState, StopCause
+from trainmaster.protocol.states import JobState, StopCause
 from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
 from trainmaster_dispatcher.domain import job_machine, run_machine
 from trainmaster_dispatcher.scheduling.cycle import explain
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Hold, Plan, Start
-from trainmaster_dispatcher.scheduling.state.state import ClassKey
+from trainmaster_dispatcher.scheduling.state.state import ClassKey, WaitingJob
 from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
+from trainmaster_dispatcher.scheduling.state.writes import RunStart, Writes, victims_of, writes_of
 from trainmaster_dispatcher.services import bursting
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.feed_follower import Applied, Decision, Follower, Told, Unwritten
-from trainmaster_dispatcher.services.resize_orders import larger, may_grow, smaller, told_larger, told_smaller
+from trainmaster_dispatcher.services.resize_orders import may_grow, resizing
 from trainmaster_dispatcher.services.stop_orders import stop_seconds
 from trainmaster_dispatcher.store import bursts, runs, scheduling, tenants
 from trainmaster_dispatcher.store import jobs as job_store
@@ -108,150 +109,161 @@ async def _apply(
     waited: Mapping[int, Reason] | None,
 ) -> Applied:
     """Store a plan in one transaction, all or nothing but for decisions whose jobs have changed since."""
-    starts = {start.job.id: start for start in plan.starts}
-    holds = {hold.job.id: hold for hold in plan.holds}
-    clusters: set[int] = set()
     async with stores.database.transaction() as tx:
         if not await scheduling.is_lead(tx, token):
             raise NotLeaderError("another scheduler leads now")
-        victims = [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
-        wanted = [*starts, *holds, *(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
-        records = await job_store.lock(tx, wanted) if wanted else {}
-        versions = {job.id: job.version for job in plan.jobs}
-        fresh = {
-            job_id: record
-            for job_id, record in records.items()
-            if job_id in versions and record.version == versions[job_id] and record.job.state is JobState.QUEUED
-        }
-        there = {
-            cluster.id
-            for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
-            if not cluster.cordoned
-        }
-        fresh = {key: record for key, record in fresh.items() if key in holds or starts[key].cluster_id in there}
-        asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
-        known = await bursts.revisions(tx, asked)
-        fresh = {key: record for key, record in fresh.items() if key in holds or _is_granted(starts[key], known)}
-        touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
-        live = await runs.lock_live(tx, touched) if touched else {}
-        # A start and its victims are applied together or not at all.
-        fresh = {
-            key: record
-            for key, record in fresh.items()
-            if key in holds or all(_may_end(one, live) for one in starts[key].evicts)
-        }
-        leaving = [one for one in plan.stops if _may_end(one, live)]
-        leaving += [one for key in fresh if key in starts for one in starts[key].evicts]
-        ending = [one for one in leaving if one.sizes is None]
-        ended = {one.job_id for one in ending}
-        shrunk = [one for one in leaving if one.sizes is not None and one.job_id not in ended]
-        growing = [one for one in plan.grows if may_grow(one, live.get(one.job_id))]
-        transitions, clusters = [], {starts[key].cluster_id for key in fresh if key in starts}
-        for key, record in fresh.items():
-            if key in holds:
-                after = record.job.held(HoldCause.UNPLACEABLE, message=holds[key].message)
-                transitions.append(
-                    job_store.Transition(record, after, "held", (after.state.value,), message=holds[key].message)
-                )
-                continue
-            start = starts[key]
-            after = job_machine.dispatch(record.job)
-            transitions.append(
-                job_store.Transition(
-                    record,
-                    after,
-                    kind="dispatched",
-                    states=(after.state.value,),
-                    attempt=after.attempt,
-                    cluster_id=start.cluster_id,
-                    message=start.why,
-                    details={"cycle": cycle} | _waited_for((waited or {}).get(key)),
-                )
-            )
-        transitions += [_preempted(records[one.job_id], live[one.job_id], one) for one in ending]
-        transitions += [told_smaller(records[one.job_id], live[one.job_id], one) for one in shrunk]
-        transitions += [told_larger(records[one.job_id], live[one.job_id], one) for one in growing]
-        await job_store.write(tx, transitions)
-        await scheduling.save_reasons(
-            tx,
-            [
-                (
-                    key.queue_id,
-                    key.class_id,
-                    key.shape_id,
-                    list(key.avoided),
-                    reason.model_dump(mode="json", by_alias=True),
-                )
-                for key, reason in reasons.items()
-            ],
-            cycle,
+        holding = await _guard(tx, plan)
+        writes = writes_of(
+            holding.plan,
+            {key: record.job for key, record in holding.jobs.items()},
+            {key: record.sizes for key, record in holding.runs.items()},
+            cycle=cycle,
+            waited=waited,
+            stop_seconds=await _stop_seconds(tx, holding),
         )
-        clusters |= {one.cluster_id for one in leaving} | {one.cluster_id for one in growing}
-        desired = await runs.raise_desired(tx, clusters)
-        await runs.write(
-            tx,
-            [
-                runs.RunChange(
-                    live[one.job_id].ref,
-                    run_machine.ask_stop(live[one.job_id].run, StopCause.PREEMPT),
-                    desired_version=desired[one.cluster_id],
-                )
-                for one in ending
-            ],
-        )
-        stopping = await _stop_seconds(
-            tx, records, [one for key in fresh if key in starts for one in starts[key].evicts]
-        )
-        if shrunk or growing:
-            await runs.resize(
-                tx,
-                [
-                    *(smaller(live[one.job_id], one, desired[one.cluster_id]) for one in shrunk),
-                    *(larger(live[one.job_id], one, desired[one.cluster_id]) for one in growing),
-                ],
-            )
-        new_runs = []
-        for transition in transitions:
-            key = transition.record.id
-            if key not in starts:
-                continue
-            start, ref = starts[key], RunRef(key, transition.job.attempt)
-            new_runs.append(
-                runs.NewRun(
-                    ref=ref,
-                    cluster_id=start.cluster_id,
-                    digest=run_digest(ref),
-                    desired_version=desired[start.cluster_id],
-                    disconnect_seconds=transition.record.disconnect_seconds,
-                    sizes=start.sizes,
-                    assumed=start.placement,
-                    decision={
-                        "why": start.why,
-                        "table": start.table,
-                        "cycle": cycle,
-                        **_narrowing(start),
-                        **_awaiting(start, stopping),
-                        **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
-                    },
-                    pools=start.pools,
-                    policy_id=None if start.granted is None else start.granted.policy_id,
-                    bounds=None if start.granted is None else bursting.bounds_of(start.granted),
-                )
-            )
-        if new_runs:
-            await runs.insert(tx, new_runs)
+        await _write(tx, holding, writes, reasons, cycle)
         at = await to_epoch(tx)
-    applied = Applied(set(fresh), {one.job_id for one in ending}, at, tuple(shrunk), tuple(growing))
+    applied = Applied(
+        {job.id for job in holding.plan.jobs}, {one.job_id for one in writes.stops}, at, writes.shrinks, writes.grows
+    )
     if not applied.is_nothing:
-        resized = [*(one.job_id for one in shrunk), *(one.job_id for one in growing)]
-        stores.jobs_changed([*fresh, *applied.ending, *resized], clusters)
+        resized = [*(one.job_id for one in writes.shrinks), *(one.job_id for one in writes.grows)]
+        stores.jobs_changed([*applied.jobs, *applied.ending, *resized], writes.clusters)
     return applied
 
 
-async def _stop_seconds(
-    tx: Transaction, records: Mapping[int, job_store.JobRecord], evicts: Sequence[Eviction]
-) -> dict[int, float]:
-    """How long the members of runs that give way may take to be gone, by job."""
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What of a plan still holds, and the locked rows of the jobs and live runs that it names."""
+
+    plan: Plan
+    jobs: Mapping[int, job_store.JobRecord]
+    runs: Mapping[int, runs.RunRecord]
+
+
+async def _guard(tx: Transaction, plan: Plan) -> _Holding:
+    """Lock what a plan changes, and leave out decisions that rest on what has changed since. A start holds with all its victims."""
+    victims = victims_of(plan)
+    touched = [*(one.job_id for one in victims), *(one.job_id for one in plan.grows)]
+    wanted = [*(job.id for job in plan.jobs), *touched]
+    records = await job_store.lock(tx, wanted) if wanted else {}
+    open_clusters = {
+        cluster.id
+        for cluster in await tenants.clusters_by_id(tx, {start.cluster_id for start in plan.starts})
+        if not cluster.cordoned
+    }
+    asked = sorted({start.granted.policy_id for start in plan.starts if start.granted is not None})
+    policies = await bursts.revisions(tx, asked)
+    live = await runs.lock_live(tx, touched) if touched else {}
+
+    def waits(job: WaitingJob) -> bool:
+        record = records.get(job.id)
+        return record is not None and record.version == job.version and record.job.state is JobState.QUEUED
+
+    holding = replace(
+        plan,
+        starts=[
+            start
+            for start in plan.starts
+            if waits(start.job)
+            and start.cluster_id in open_clusters
+            and _is_granted(start, policies)
+            and all(_may_end(one, live) for one in start.evicts)
+        ],
+        holds=[hold for hold in plan.holds if waits(hold.job)],
+        stops=[one for one in plan.stops if _may_end(one, live)],
+        grows=[one for one in plan.grows if may_grow(one, live.get(one.job_id))],
+    )
+    return _Holding(holding, records, live)
+
+
+async def _write(
+    tx: Transaction, holding: _Holding, writes: Writes, reasons: Mapping[ClassKey, Reason], cycle: int
+) -> None:
+    """Store what a plan comes to."""
+    jobs, live = holding.jobs, holding.runs
+    await job_store.write(
+        tx,
+        [
+            job_store.Transition(
+                jobs[one.job_id],
+                one.job,
+                kind=one.kind,
+                states=one.states,
+                attempt=one.attempt,
+                cluster_id=one.cluster_id,
+                actor=one.actor,
+                message=one.message,
+                details=one.details,
+            )
+            for one in writes.jobs
+        ],
+    )
+    rows = [
+        (
+            key.queue_id,
+            key.class_id,
+            key.shape_id,
+            list(key.avoided),
+            reason.model_dump(mode="json", by_alias=True),
+        )
+        for key, reason in reasons.items()
+    ]
+    await scheduling.save_reasons(tx, rows, cycle)
+    desired = await runs.raise_desired(tx, writes.clusters)
+    await runs.write(
+        tx,
+        [
+            runs.RunChange(
+                live[one.job_id].ref,
+                run_machine.ask_stop(live[one.job_id].run, StopCause.PREEMPT),
+                desired_version=desired[one.cluster_id],
+            )
+            for one in writes.stops
+        ],
+    )
+    if writes.shrinks or writes.grows:
+        changed = [(one, None) for one in writes.shrinks] + [(one, one.placement) for one in writes.grows]
+        await runs.resize(
+            tx,
+            [
+                resizing(live[one.job_id], one.sizes or {}, placement, desired[one.cluster_id])
+                for one, placement in changed
+            ],
+        )
+    if writes.starts:
+        await runs.insert(tx, [_new_run(one, jobs[one.start.job.id], desired, cycle) for one in writes.starts])
+
+
+def _new_run(one: RunStart, record: job_store.JobRecord, desired: Mapping[int, int], cycle: int) -> runs.NewRun:
+    start = one.start
+    ref = RunRef(start.job.id, one.attempt)
+    return runs.NewRun(
+        ref=ref,
+        cluster_id=start.cluster_id,
+        digest=run_digest(ref),
+        desired_version=desired[start.cluster_id],
+        disconnect_seconds=record.disconnect_seconds,
+        sizes=start.sizes,
+        assumed=start.placement,
+        decision={
+            "why": start.why,
+            "table": start.table,
+            "cycle": cycle,
+            **_narrowing(start),
+            **({"awaitsSeconds": one.awaits} if one.awaits else {}),
+            **({} if start.granted is None else {"burst": bursting.decision_of(start.granted)}),
+        },
+        pools=start.pools,
+        policy_id=None if start.granted is None else start.granted.policy_id,
+        bounds=None if start.granted is None else bursting.bounds_of(start.granted),
+    )
+
+
+async def _stop_seconds(tx: Transaction, holding: _Holding) -> dict[int, float]:
+    """Return how long the members of runs that give way for a start may take to be gone, by job."""
+    evicts = [one for start in holding.plan.starts for one in start.evicts]
+    records = holding.jobs
     specs = await job_store.specs(tx, [records[one.job_id].spec_id for one in evicts])
     return {
         # Members that an elastic run gives back save nothing: the run goes on.
@@ -263,46 +275,21 @@ async def _stop_seconds(
 
 
 def _is_granted(start: Start, known: Mapping[int, int]) -> bool:
-    """Whether the policy by which it goes, if by one, is still the one that it was decided by."""
+    """Return whether the policy by which it goes, if by one, is still the one that it was decided by."""
     granted = start.granted
     return granted is None or known.get(granted.policy_id) == granted.revision
 
 
-def _awaiting(start: Start, stopping: Mapping[int, float]) -> dict[str, Any]:
-    """How much longer than others a run may wait for its place: others give way for it, or its nodes are still to come."""
-    longest = max((stopping[one.job_id] for one in start.evicts), default=start.awaits)
-    return {"awaitsSeconds": longest} if longest else {}
-
-
-def _waited_for(reason: Reason | None) -> dict[str, Any]:
-    """What of a reason is kept with the dispatch that ended it."""
-    if reason is None:
-        return {}
-    return {"waitedFor": {"token": reason.token.value, "sentence": reason.sentence}}
-
-
-def _may_end(one: Eviction, live: dict[int, runs.RunRecord]) -> bool:
-    """Whether the run is still the one that was decided on, and nobody has asked it to stop."""
+def _may_end(one: Eviction, live: Mapping[int, runs.RunRecord]) -> bool:
+    """Return whether the run is still the one that was decided on, and nobody has asked it to stop."""
     record = live.get(one.job_id)
     if record is None or record.ref.attempt != one.attempt or record.run.stop_cause is not None:
         return False
     return one.sizes is None or not record.is_shrinking
 
 
-def _preempted(job: job_store.JobRecord, run: runs.RunRecord, one: Eviction) -> job_store.Transition:
-    return job_store.Transition(
-        job,
-        job.job._replace(message=one.why),
-        kind="preempt",
-        attempt=run.ref.attempt,
-        cluster_id=run.cluster_id,
-        actor="scheduler",
-        message=one.why,
-    )
-
-
 def _narrowing(start: Start) -> dict[str, Any]:
-    """What binds the members to the product of device that they are charged for."""
+    """Return what binds the members to the product of device that they are charged for."""
     product = start.product
     if product is None or not product.label:
         return {}

@@ -35,8 +35,9 @@ from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.scheduling.state.from_specs import class_of, cluster_of, dataset_of, queue_of
-from trainmaster_dispatcher.scheduling.state.plan import Eviction, Granted, Growth, Plan, Start, grown, shrinking
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Granted, Growth, Plan, grown, shrinking
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState, WaitingJob, freeze_placement
+from trainmaster_dispatcher.scheduling.state.writes import RunStart, victims_of, writes_of
 from trainmaster_dispatcher.whatif.stays import Groups, Stay
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
@@ -420,26 +421,34 @@ class Simulation:
                     self._state.drop_job(place.job_id)
 
     def _apply(self, plan: Plan, now: float) -> int:
-        for eviction in (*plan.stops, *(one for start in plan.starts for one in start.evicts)):
-            self._evict(eviction, now)
-        for start in plan.starts:
+        named = [*(job.id for job in plan.jobs), *(one.job_id for one in victims_of(plan))]
+        named += [one.job_id for one in plan.grows]
+        runs = self._state.runs
+        writes = writes_of(
+            plan,
+            {number: self._records[number].machine for number in named},
+            {number: dict(runs[number].sizes) for number in named if number in runs},
+            cycle=self.cycles,
+        )
+        for told in writes.jobs:
+            self._records[told.job_id].machine = told.job
+        for victim in writes.stops:
+            self._stop(victim, now)
+        for victim in writes.shrinks:
+            self._shrink(victim, now)
+        for start in writes.starts:
             self._start(start, now)
-        for growth in plan.grows:
+        for growth in writes.grows:
             self._grow(growth, now)
         for hold in plan.holds:
             self._state.drop_job(hold.job.id)
-            self._records[hold.job.id].machine = self._records[hold.job.id].machine._replace(
-                state=JobState.HELD, message=hold.message
-            )
-        touched = {start.cluster_id for start in plan.starts} | {one.cluster_id for one in plan.grows}
-        touched |= {one.cluster_id for one in (*plan.stops, *(one for start in plan.starts for one in start.evicts))}
-        return len(plan.holds) + sum(self._take_changes(key, now) for key in touched)
+        return len(plan.holds) + sum(self._take_changes(key, now) for key in writes.clusters)
 
-    def _start(self, start: Start, now: float) -> None:
+    def _start(self, one: RunStart, now: float) -> None:
+        start = one.start
         record = self._records[start.job.id]
-        record.machine = job_machine.dispatch(record.machine)
         name = job_id(record.job.spec.name, start.job.id)
-        run = run_id(name, record.machine.attempt)
+        run = run_id(name, one.attempt)
         self._numbers[run] = start.job.id
         self._generations[run] = 1
         spec = self._specs[start.cluster_id]
@@ -453,13 +462,13 @@ class Simulation:
                 run=run,
                 job=name,
                 queue=record.job.spec.queue,
-                attempt=record.machine.attempt,
-                token=record.machine.attempt,
+                attempt=one.attempt,
+                token=one.attempt,
                 generation=1,
                 spec=self._wire(record.job.spec, start.granted),
                 sizes=start.sizes,
                 pins=start.placement,
-                placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT) + start.awaits,
+                placement_timeout_seconds=(parse_duration(spec.placement_timeout) or _PLACEMENT_TIMEOUT) + one.awaits,
             ),
             now,
         )
@@ -477,16 +486,11 @@ class Simulation:
         record = self._records[number]
         return run_id(job_id(record.job.spec.name, number), record.machine.attempt)
 
-    def _evict(self, one: Eviction, now: float) -> None:
+    def _stop(self, one: Eviction, now: float) -> None:
         run, spec = self._run_of(one.job_id), self._records[one.job_id].job.spec
-        live = self._state.runs[one.job_id]
-        if one.sizes is not None:
-            self._resize(run, one.cluster_id, one.sizes, {}, parse_duration(spec.stop_grace), now)
-            self._state.put_run(shrinking(live, one.sizes, now))
-            return
         self.preemptions += 1
         self._generations[run] += 1
-        self._state.put_run(replace(live, is_stopping=True))
+        self._state.put_run(replace(self._state.runs[one.job_id], is_stopping=True))
         self._clusters[one.cluster_id].stop(
             StopRun(
                 run=run,
@@ -496,6 +500,11 @@ class Simulation:
             ),
             now,
         )
+
+    def _shrink(self, one: Eviction, now: float) -> None:
+        run, spec, sizes = self._run_of(one.job_id), self._records[one.job_id].job.spec, one.sizes or {}
+        self._resize(run, one.cluster_id, sizes, {}, parse_duration(spec.stop_grace), now)
+        self._state.put_run(shrinking(self._state.runs[one.job_id], sizes, now))
 
     def _grow(self, one: Growth, now: float) -> None:
         self._resize(self._run_of(one.job_id), one.cluster_id, one.sizes, one.placement, 0.0, now)

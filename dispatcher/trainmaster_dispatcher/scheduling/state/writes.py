@@ -1,0 +1,160 @@
+"""What applying a plan changes, as values: for the leader, who stores them, and for what-if studies, which keep them in memory.
+
+A plan is applied in three steps: guard (what of it still holds), ``writes_of`` (here, pure), and write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.protocol.reasons import Reason
+from trainmaster.protocol.states import HoldCause
+from trainmaster_dispatcher.domain import job_machine
+from trainmaster_dispatcher.domain.job_machine import Job
+from trainmaster_dispatcher.scheduling.state.plan import Eviction, Growth, Plan, Start
+
+_GROWS = "it grows: nobody waits for the room"
+
+
+@dataclass(frozen=True, slots=True)
+class JobWrite:
+    """A job's new value, and the event that tells of it."""
+
+    job_id: int
+    job: Job
+    kind: str
+    states: tuple[str, ...] = ()
+    attempt: int | None = None
+    cluster_id: int | None = None
+    actor: str = ""
+    message: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """A run to be leased to a cluster. ``awaits``: seconds that it may wait for its place beyond what its cluster gives everybody."""
+
+    start: Start
+    attempt: int
+    awaits: float
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Everything that applying a plan changes."""
+
+    jobs: tuple[JobWrite, ...]
+    starts: tuple[RunStart, ...]
+    stops: tuple[Eviction, ...]
+    """Whole runs that end for others."""
+    shrinks: tuple[Eviction, ...]
+    """Elastic runs that give members back."""
+    grows: tuple[Growth, ...]
+
+    @property
+    def clusters(self) -> set[int]:
+        """Clusters whose agents have something to do by it."""
+        return {
+            *(one.start.cluster_id for one in self.starts),
+            *(one.cluster_id for one in (*self.stops, *self.shrinks)),
+            *(one.cluster_id for one in self.grows),
+        }
+
+
+def victims_of(plan: Plan) -> list[Eviction]:
+    """Return all runs of a plan that end or give members back, for whatever reason."""
+    return [*plan.stops, *(one for start in plan.starts for one in start.evicts)]
+
+
+def writes_of(
+    plan: Plan,
+    jobs: Mapping[int, Job],
+    sizes: Mapping[int, Mapping[str, int]],
+    *,
+    cycle: int,
+    waited: Mapping[int, Reason] | None = None,
+    stop_seconds: Mapping[int, float] | None = None,
+) -> Writes:
+    """Return what applying a plan changes that holds as a whole.
+
+    ``jobs``: every job that it names, as it is now; ``sizes``: the members of their live runs by role. ``waited``: what jobs that
+    start have waited for. ``stop_seconds``: how long runs that give way may take to be gone. Both by job.
+    """
+    leaving = victims_of(plan)
+    stops = tuple(one for one in leaving if one.sizes is None)
+    ended = {one.job_id for one in stops}
+    shrinks = tuple(one for one in leaving if one.sizes is not None and one.job_id not in ended)
+    starts = [_started(start, jobs[start.job.id], cycle, (waited or {}).get(start.job.id)) for start in plan.starts]
+    changed = [
+        *starts,
+        *(_held(hold.job.id, jobs[hold.job.id], hold.message) for hold in plan.holds),
+        *(_preempted(one, jobs[one.job_id]) for one in stops),
+        *(_resized(one, one.sizes or {}, jobs[one.job_id], sizes[one.job_id], one.why) for one in shrinks),
+        *(_resized(one, one.sizes, jobs[one.job_id], sizes[one.job_id], _GROWS) for one in plan.grows),
+    ]
+    return Writes(
+        tuple(changed),
+        tuple(
+            RunStart(start, told.job.attempt, _awaits(start, stop_seconds or {}))
+            for start, told in zip(plan.starts, starts, strict=True)
+        ),
+        stops,
+        shrinks,
+        tuple(plan.grows),
+    )
+
+
+def _started(start: Start, job: Job, cycle: int, waited: Reason | None) -> JobWrite:
+    after = job_machine.dispatch(job)
+    details: dict[str, Any] = {"cycle": cycle}
+    if waited is not None:
+        details["waitedFor"] = {"token": waited.token.value, "sentence": waited.sentence}
+    return JobWrite(
+        start.job.id,
+        after,
+        kind="dispatched",
+        states=(after.state.value,),
+        attempt=after.attempt,
+        cluster_id=start.cluster_id,
+        message=start.why,
+        details=details,
+    )
+
+
+def _held(job_id: int, job: Job, message: str) -> JobWrite:
+    after = job.held(HoldCause.UNPLACEABLE, message=message)
+    return JobWrite(job_id, after, kind="held", states=(after.state.value,), message=message)
+
+
+def _preempted(one: Eviction, job: Job) -> JobWrite:
+    return JobWrite(
+        one.job_id,
+        job._replace(message=one.why),
+        kind="preempt",
+        attempt=one.attempt,
+        cluster_id=one.cluster_id,
+        actor="scheduler",
+        message=one.why,
+    )
+
+
+def _resized(
+    one: Eviction | Growth, sizes: Mapping[str, int], job: Job, before: Mapping[str, int], why: str
+) -> JobWrite:
+    members = ", ".join(f"{size} {role}" for role, size in sorted(sizes.items()))
+    return JobWrite(
+        one.job_id,
+        job,
+        kind="resize",
+        attempt=one.attempt,
+        cluster_id=one.cluster_id,
+        actor="scheduler",
+        message=f"to {members}: {why}",
+        details={"sizes": dict(sizes), "from": dict(before)},
+    )
+
+
+def _awaits(start: Start, stop_seconds: Mapping[int, float]) -> float:
+    """Seconds that a run may wait longer than others: others give way for it, or its nodes are still to come."""
+    return max((stop_seconds[one.job_id] for one in start.evicts if one.job_id in stop_seconds), default=start.awaits)

@@ -1,0 +1,28 @@
+"""The walks through the code in docs/explanation/architecture.md: each hop is where the page says, under the same name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_BELOW = {"": "trainmaster", "D": "dispatcher/trainmaster_dispatcher", "A": "agent/trainmaster_agent"}
+_HOP = re.compile(r"\| (?:([DA]) )?`([\w/]+\.py)`(?: `(\w+)`)? \|")
+
+
+def hops() -> list[tuple[str, str, str]]:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    section = page.split("## Five walks through the code")[1].split("\n## ")[0]
+    return [(found[1] or "", found[2], found[3] or "") for found in _HOP.finditer(section)]
+
+
+def test_there_are_five_walks_of_several_hops() -> None:
+    assert len(hops()) >= 30
+
+
+@pytest.mark.parametrize(("below", "path", "name"), hops())
+def test_a_hop_is_where_the_page_says(below: str, path: str, name: str) -> None:
+    file = ROOT / _BELOW[below] / path
+    assert file.is_file()
+    if name:
+        assert re.search(rf"^\s*(?:async )?(?:def|class) {name}\b", file.read_text(), re.MULTILINE), name
