@@ -6,6 +6,7 @@ The two programs come with the distribution ``fastapi-offline``; only its files 
 from functools import lru_cache
 from html import escape
 from importlib.resources import files
+from json import dumps
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,21 +33,21 @@ DOCUMENTS = {Audience.USERS: "/openapi.json", Audience.AGENTS: "/agent/openapi.j
 
 # What is typed under Authorize stays in the page: it is gone when the page is loaded again.
 _START = """"use strict";
-const shown = document.getElementById("reference");
-const documents = JSON.parse(shown.dataset.documents);
-if (shown.dataset.page === "redoc") {
-  Redoc.init(documents[0].url, { hideDownloadButton: false, disableSearch: false }, shown);
+const reference = document.getElementById("reference");
+const known = JSON.parse(reference.dataset.documents);
+const asked = new URLSearchParams(location.search).get("document");
+const url = known.includes(asked) ? asked : known[0];
+if (reference.dataset.page === "redoc") {
+  Redoc.init(url, {}, reference);
 } else {
   SwaggerUIBundle({
-    urls: documents,
-    domNode: shown,
+    url,
+    domNode: reference,
     deepLinking: true,
     displayRequestDuration: true,
+    docExpansion: "list",
     filter: true,
     persistAuthorization: false,
-    presets: [SwaggerUIBundle.presets.apis],
-    layout: "BaseLayout",
-    url: documents[0].url,
     validatorUrl: null,
   });
 }
@@ -65,16 +66,18 @@ def redoc(audience: Audience) -> Response:
 
 
 def _page(page: str, program: str, audience: Audience, styles: str) -> Response:
-    documents = [f'{{"name":"{one}","url":"{url}"}}' for one, url in DOCUMENTS.items() if audience.includes(one)]
+    served = {one: url for one, url in DOCUMENTS.items() if audience.includes(one)}
     other, words = ("/redoc", "for reading") if page == "docs" else ("/docs", "to try calls with a key")
+    calls = " | ".join(f'<a href="/{page}?document={url}">calls of {one}</a>' for one, url in served.items())
+    programs = ", ".join(f'<a href="{url}">{url}</a>' for url in served.values())
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Trainmaster API</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="/docs/files/favicon.png">{styles}</head><body>'
-        f'<p style="font:14px sans-serif;margin:1em">The same reference <a href="{other}">{words}</a>; for programs: '
-        f"{', '.join(f'<a href={url}>{url}</a>' for one, url in DOCUMENTS.items() if audience.includes(one))}.</p>"
-        f'<div id="reference" data-page="{page}" data-documents="{escape("[" + ",".join(documents) + "]")}"></div>'
-        f"<noscript>This page needs JavaScript; docs/reference/rest-api.md has the same.</noscript>"
+        f'<p style="font:14px sans-serif;margin:1em">Trainmaster API: {calls} | the same <a href="{other}">{words}</a> | '
+        f"for programs: {programs}</p>"
+        f'<div id="reference" data-page="{page}" data-documents="{escape(dumps(list(served.values())))}"></div>'
+        "<noscript>This page needs JavaScript; docs/reference/rest-api.md has the same.</noscript>"
         f'<script src="/docs/files/{program}"></script><script src="/docs/files/start.js"></script></body></html>'
     )
     return Response(text, media_type="text/html", headers=_HEADERS)

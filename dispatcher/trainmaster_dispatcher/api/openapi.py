@@ -141,7 +141,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         for operation in _operations(made):
             # The first sentence of a handler's docstring is what the call does.
             text = operation.get("description", "")
-            operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".")
+            operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".").replace("``", "")
     return app.openapi_schema or {}
 
 
