@@ -33,8 +33,8 @@ from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS
-from trainmaster_agent.placement.port import Placement
-from trainmaster_agent.runtime.kubernetes.record import Progress, Record, Verdict
+from trainmaster_agent.placement.port import PlacementPort
+from trainmaster_agent.runtime.kubernetes.record import AnchoredEnd, Progress, RunAnchor
 from trainmaster_agent.runtime.kubernetes.runtime import KubernetesRuntime
 from trainmaster_agent.runtime.port import RuntimeAwayError
 from trainmaster_agent.sync import boot_time
@@ -170,8 +170,8 @@ async def bare_writes(plane: ControlPlane, runs: int) -> dict[str, Any]:
     }
 
 
-def _pod(start: StartRun, placement: Placement, owner_uid: str) -> bytes:
-    record = Record(start, NAMESPACE, 1, owner_uid=owner_uid)
+def _pod(start: StartRun, placement: PlacementPort, owner_uid: str) -> bytes:
+    record = RunAnchor(start, NAMESPACE, 1, owner_uid=owner_uid)
     pod = manifests_of(record, placement).pod("worker", 0)
     pod["spec"]["schedulerName"] = "nobody"
     return orjson.dumps(pod)
@@ -180,8 +180,8 @@ def _pod(start: StartRun, placement: Placement, owner_uid: str) -> bytes:
 def _five_writes(start: StartRun, pod: bytes) -> list[Call]:
     """A run's anchor, its pod, its end in the anchor, and both deleted."""
     anchors, anchor = CONFIG_MAPS.path(HOME), CONFIG_MAPS.path(HOME, start.run)
-    record = Record(start, NAMESPACE, 1)
-    ended = Progress(created=True, verdict=Verdict(RunState.SUCCEEDED), ended_at=time.time())
+    record = RunAnchor(start, NAMESPACE, 1)
+    ended = Progress(created=True, verdict=AnchoredEnd(RunState.SUCCEEDED), ended_at=time.time())
     return [
         Call("POST", anchors, orjson.dumps(record.to_config_map(CLUSTER, HOME))),
         Call("POST", PODS.path(NAMESPACE), pod),

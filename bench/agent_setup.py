@@ -15,16 +15,16 @@ from tests.conformance.kube_lab import PRIORITY_CLASS
 from tests.waiting import eventually
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.ids import job_id, run_id
-from trainmaster_agent.kube.access import Access, open_access
+from trainmaster_agent.kube.access import ApiServerAccess, open_access
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.paths import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, Resource
 from trainmaster_agent.kube.pods import LABEL_RUN
 from trainmaster_agent.placement.choose import PlacementConfig, choose, detect
 from trainmaster_agent.placement.native import pod_groups
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, Record
+from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, RunAnchor
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 NAMESPACE = "jobs"
@@ -112,7 +112,7 @@ def start_run(number: int, members: int, *words: str) -> StartRun:
 class WatchedApi(ApiServer):
     """The agent's own client; it notes when the creation of each pod was answered."""
 
-    def __init__(self, access: Access, parallel: int) -> None:
+    def __init__(self, access: ApiServerAccess, parallel: int) -> None:
         super().__init__(access, parallel=parallel)
         self.created_at: dict[str, float] = {}
         """By the pod's name; of ``time.perf_counter``."""
@@ -124,13 +124,13 @@ class WatchedApi(ApiServer):
         return stored
 
 
-async def find_placement(plane: ControlPlane, name: str) -> Placement:
+async def find_placement(plane: ControlPlane, name: str) -> PlacementPort:
     """As the agent finds it in this cluster."""
     async with ApiServer(await open_access(plane.kubeconfig)) as api:
         return choose(PlacementConfig.model_validate({"scheduler": name}), await detect(api))
 
 
-def manifests_of(record: Record, placement: Placement) -> Manifests:
+def manifests_of(record: RunAnchor, placement: PlacementPort) -> Manifests:
     """What the agent would create for a run."""
     config = cluster_config("auto")
     return Manifests(

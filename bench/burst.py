@@ -23,7 +23,7 @@ from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
-from trainmaster_dispatcher.whatif.engine import Declared, Record, Simulation
+from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudiedJob
 from trainmaster_dispatcher.whatif.figures import figures_of, waits_of
 from trainmaster_dispatcher.whatif.trace import Trace, read_swf
 
@@ -93,7 +93,7 @@ def simulate(trace: Trace, fleet: Fleet, after: str, price: str, private: int) -
     }
 
 
-def _told(records: Sequence[Record]) -> dict[str, Any]:
+def _told(records: Sequence[StudiedJob]) -> dict[str, Any]:
     waits = asdict(waits_of(records))
     rented = [stay for record in records for stay in record.stays if stay.cluster == "public"]
     hours = sum((stay.ended_at - stay.placed_at) * sum(stay.sizes.values()) for stay in rented) / 3600

@@ -21,7 +21,7 @@ from bench.numbers import stores, summary
 from trainmaster.client.http import Client
 from trainmaster.protocol.ids import parse_job_id
 from trainmaster_dispatcher.cli.embedded import free_port
-from trainmaster_dispatcher.cli.up import Installation
+from trainmaster_dispatcher.cli.up import LocalInstallation
 from trainmaster_dispatcher.store.database import driver_url
 
 
@@ -51,7 +51,7 @@ def stages(url: str, submitted: dict[str, float], started: dict[str, float]) -> 
 def run(submits: int, seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:
-        installation = Installation(Path(folder), free_port())
+        installation = LocalInstallation(Path(folder), free_port())
         try:
             installation.start()
             marks = Path(folder) / "marks"
@@ -61,7 +61,7 @@ def run(submits: int, seed: int) -> dict[str, Any]:
             installation.stop()
 
 
-def _measure(installation: Installation, marks: Path, submits: int, draw: random.Random) -> dict[str, Any]:
+def _measure(installation: LocalInstallation, marks: Path, submits: int, draw: random.Random) -> dict[str, Any]:
     client = Client(installation.url, installation.keys["admin"])
     ends = time.monotonic() + 30
     while any(cluster.state != "ready" for cluster in client.clusters()) and time.monotonic() < ends:

@@ -26,7 +26,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from trainmaster.fake_cluster.cluster import Cluster as SimulatedCluster
+from trainmaster.fake_cluster.cluster import FakeCluster as SimulatedCluster
 from trainmaster.fake_cluster.fleet import Fleet, FleetCluster, FleetGroup
 from trainmaster.fake_cluster.generate import GPU, PRODUCT
 from trainmaster.protocol.jobs import JobSpec

@@ -23,7 +23,7 @@ from trainmaster.protocol.durations import format_duration
 from trainmaster.protocol.reasons import Tier
 from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.cli.embedded import free_port
-from trainmaster_dispatcher.cli.up import Installation
+from trainmaster_dispatcher.cli.up import LocalInstallation
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 180.0
@@ -196,7 +196,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-demo-"))
-    installation = Installation(folder, free_port())
+    installation = LocalInstallation(folder, free_port())
     try:
         with interruptible():
             console.print(
@@ -231,7 +231,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def stay(console: Console, installation: Installation) -> None:
+def stay(console: Console, installation: LocalInstallation) -> None:
     write_context(installation.url, installation.keys["admin"])
     console.print(
         f"""

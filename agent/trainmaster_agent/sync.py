@@ -68,7 +68,7 @@ class SupersededError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class LeaseRenewal:
     """How a sync renewed the lease, in seconds. ``margin``: what was left of it; negative when it had run out."""
 
     margin: float
@@ -91,7 +91,7 @@ class Agent:
         *,
         lease_hint: float = 15.0,
         clock: Callable[[], float] = boot_time,
-        on_renewal: Callable[[Renewal], None] | None = None,
+        on_renewal: Callable[[LeaseRenewal], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
@@ -290,7 +290,7 @@ class Agent:
         if self._on_renewal is not None:
             now = self._clock()
             margin = self._lease_until - now if self._lease_until > 0 else answer.lease_seconds
-            self._on_renewal(Renewal(margin, answer.lease_seconds, now - asked_at))
+            self._on_renewal(LeaseRenewal(margin, answer.lease_seconds, now - asked_at))
         self._lease_seconds = answer.lease_seconds
         self._lease_until = asked_at + answer.lease_seconds
         try:

@@ -17,7 +17,7 @@ from tests.waiting import eventually as comes_true
 from trainmaster_agent.kube.client import JSON_PATCH, ApiServer
 from trainmaster_agent.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from trainmaster_agent.kube.paths import CONFIG_MAPS, LEASES, PODS, RESOURCE_QUOTAS, SERVICES, Resource, key_of
-from trainmaster_agent.kube.watch import Watch
+from trainmaster_agent.kube.watch import KubeWatch
 
 
 @dataclass
@@ -68,8 +68,8 @@ def pod(name: str, *words: str, **spec: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watched(scene: Scene, sink: Copy, selector: str = "") -> AsyncIterator[Watch]:
-    watch = Watch(scene.api, CONFIG_MAPS, sink, namespace=scene.namespace, selector=selector)
+async def watched(scene: Scene, sink: Copy, selector: str = "") -> AsyncIterator[KubeWatch]:
+    watch = KubeWatch(scene.api, CONFIG_MAPS, sink, namespace=scene.namespace, selector=selector)
     task = asyncio.create_task(watch.run())
     try:
         async with asyncio.timeout(20):

@@ -7,7 +7,7 @@ from typing import Any
 from kubernetes.aio.client import Configuration
 
 from tests.conformance.runtime_suite import Behaviour, Does
-from trainmaster_agent.kube.access import Access, open_access
+from trainmaster_agent.kube.access import ApiServerAccess, open_access
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.pods import LABEL_RUN
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
@@ -25,12 +25,12 @@ PRIORITY_CLASS: dict[str, Any] = {
 """What the agent's chart makes."""
 
 
-def plain_access(url: str) -> Access:
+def plain_access(url: str) -> ApiServerAccess:
     """Without TLS and without saying who asks."""
-    return Access(Configuration(host=url), None)
+    return ApiServerAccess(Configuration(host=url), None)
 
 
-async def access_by(kubeconfig: Path) -> Access:
+async def access_by(kubeconfig: Path) -> ApiServerAccess:
     return await open_access(kubeconfig)
 
 
@@ -39,7 +39,7 @@ class KubeLab:
 
     def __init__(
         self,
-        access: Access,
+        access: ApiServerAccess,
         namespace: str,
         *,
         living: Callable[[dict[str, str]], int],

@@ -21,10 +21,10 @@ from tests.waiting import eventually
 from trainmaster_agent.kube.access import open_access
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.paths import PODS, Resource
-from trainmaster_agent.placement.choose import Found, PlacementConfig, choose, detect, probe_native
+from trainmaster_agent.placement.choose import PlacementConfig, ServedApis, choose, detect, probe_native
 from trainmaster_agent.placement.gates import Gates, opening_patch
 from trainmaster_agent.placement.native import pod_groups
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 
 if assets() is None:
     pytest.skip("KUBEBUILDER_ASSETS names no folder of Kubernetes programs", allow_module_level=True)
@@ -160,7 +160,7 @@ async def test_every_scheduler_is_found_by_its_api(plane: ControlPlane) -> None:
             manifest = {"apiVersion": version, **body}
             await api.request("POST", Resource(version, plural).path(), manifest, query=STRICT)
         found = await detect(agent, NAMESPACE)
-    assert found == Found(
+    assert found == ServedApis(
         native="v1alpha2",
         native_topology=True,
         volcano=True,
@@ -173,7 +173,7 @@ async def test_every_scheduler_is_found_by_its_api(plane: ControlPlane) -> None:
     )
     explicit = ("native", "volcano", "kai", "yunikorn", "coscheduling", "kueue", "gates")
     configs = [PlacementConfig.model_validate({"scheduler": name, "defaultQueue": "q"}) for name in explicit]
-    placements: list[Placement] = [choose(config, found) for config in configs]
+    placements: list[PlacementPort] = [choose(config, found) for config in configs]
     assert [placement.name for placement in placements] == list(explicit)
 
 

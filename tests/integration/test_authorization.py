@@ -316,7 +316,7 @@ async def test_keys_are_read_once_while_no_key_changes(service: Service, monkeyp
     read = key_store.all_that_count
     reads: list[float] = []
 
-    async def counted(tx: Transaction) -> dict[bytes, key_store.Found]:
+    async def counted(tx: Transaction) -> dict[bytes, key_store.CountingKey]:
         reads.append(clock)
         return await read(tx)
 
@@ -403,7 +403,7 @@ async def test_a_key_read_just_before_it_was_revoked_is_not_kept_beyond_that(
     key_id = (await service.http.get("/v1/keys")).json()["keys"][-1]["id"]
     read = key_store.all_that_count
 
-    async def slow(tx: Transaction) -> dict[bytes, key_store.Found]:
+    async def slow(tx: Transaction) -> dict[bytes, key_store.CountingKey]:
         outcome = await read(tx)
         monkeypatch.setattr(key_store, "all_that_count", read)
         assert (await service.http.delete(f"/v1/keys/{key_id}")).status_code == 204

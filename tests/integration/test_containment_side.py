@@ -23,7 +23,7 @@ from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.services import logs, usage_ledger
 from trainmaster_dispatcher.services.retention import Retention
 from trainmaster_dispatcher.services.usage_ledger import Accounting
-from trainmaster_dispatcher.services.webhooks import Relay, Terms
+from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay
 from trainmaster_dispatcher.store import jobs as job_store
 from trainmaster_dispatcher.store import retention as removing
 from trainmaster_dispatcher.store import usage
@@ -67,7 +67,7 @@ async def test_a_message_that_cannot_be_made_counts_as_an_attempt_and_others_go_
     await execute(service.stores, """UPDATE outbox SET body = '{"nothing": 1}'""")
     good = await cancelled_with_hook(service)
     post, before = AsyncMock(), counted(Part.WEBHOOK)
-    tally = await Relay(service.stores.database, Terms.of(service.settings), post).run()
+    tally = await Relay(service.stores.database, DeliveryTerms.of(service.settings), post).run()
     assert (tally.delivered, tally.failed) == (1, 1)
     assert good.encode() in post.call_args.args[2]
     assert counted(Part.WEBHOOK) == before + 1
@@ -90,7 +90,7 @@ async def test_an_address_whose_check_fails_holds_up_no_other_message(
         return real(policy, url)
 
     monkeypatch.setattr(rules.AddressPolicy, "read", fails)
-    tally = await Relay(service.stores.database, Terms.of(service.settings), AsyncMock()).run()
+    tally = await Relay(service.stores.database, DeliveryTerms.of(service.settings), AsyncMock()).run()
     assert (tally.delivered, tally.failed) == (1, 1)
 
 
@@ -165,7 +165,7 @@ async def test_a_step_of_retention_that_fails_keeps_no_other_from_being_done(
 
 async def test_a_question_that_fails_is_answered_as_an_error_and_the_next_one_is_answered() -> None:
     engine = Engine()
-    app = leader_api.make_reads(lambda: leader_api.Sight(engine, 1000.0), "secret")
+    app = leader_api.make_reads(lambda: leader_api.LeadingEngine(engine, 1000.0), "secret")
     headers, before = {"Authorization": "Bearer secret"}, counted(Part.QUESTION)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://leader", headers=headers) as http:
         with pytest.MonkeyPatch.context() as patched:
@@ -183,7 +183,7 @@ async def test_a_job_of_a_dry_run_that_fails_has_no_answer_and_the_others_have(m
 
     monkeypatch.setattr(leader_api, "answer_trial", trial)
     app, before = (
-        leader_api.make_reads(lambda: leader_api.Sight(Engine(), 1000.0), "secret"),
+        leader_api.make_reads(lambda: leader_api.LeadingEngine(Engine(), 1000.0), "secret"),
         counted(Part.QUESTION),
     )
     one = {"queueId": 1, "classId": 1, "priority": 0, "shape": {}}

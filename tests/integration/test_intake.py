@@ -15,7 +15,7 @@ from trainmaster.protocol.states import KeyRole
 from trainmaster.protocol.tenants import KeySpec, QueueSpec
 from trainmaster_dispatcher.services.bootstrap import make_local_installation
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.group_commit import Asked, ByItselfError, Intake
+from trainmaster_dispatcher.services.group_commit import ByItselfError, Intake, PendingSubmission
 from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.services.submission_parsing import Most, prepare
 from trainmaster_dispatcher.services.submit import Submission
@@ -53,15 +53,15 @@ async def intake(stores: Stores) -> AsyncIterator[Intake]:
 
 def asked(
     queue: str = "open", *, key: str | None = None, caller: Caller = ADMIN, name: str = "x", jobs: int = 1, **more: Any
-) -> Asked:
+) -> PendingSubmission:
     template = {"command": ["true"], "resources": {"cpu": "1"}}
     job = {"name": name, "queue": queue, "roles": [{"name": "main", "template": template}], **more}
     body = orjson.dumps(job if jobs == 1 else {"jobs": [job] * jobs})
     claim = None if key is None else Claim(caller.key_id, ROUTE, key)
-    return Asked(Submission(caller, prepare(body, Most())), claim, body, "request")
+    return PendingSubmission(Submission(caller, prepare(body, Most())), claim, body, "request")
 
 
-async def outcomes(intake: Intake, given: list[Asked]) -> list[Any]:
+async def outcomes(intake: Intake, given: list[PendingSubmission]) -> list[Any]:
     """What each is answered: an answer's value, or the error."""
     done = await asyncio.gather(*[intake.submit(one) for one in given], return_exceptions=True)
     return [orjson.loads(one) if isinstance(one, bytes) else one for one in done]

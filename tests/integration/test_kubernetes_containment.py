@@ -34,16 +34,16 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import NODES, PODS
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.runtime.kubernetes import observer, run_reconciler, runtime
-from trainmaster_agent.runtime.kubernetes.accept import Intake
+from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
 from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
 from trainmaster_agent.runtime.kubernetes.gate_opener import Opening
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.orphans import Orphans
 from trainmaster_agent.runtime.kubernetes.record_store import Anchors
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
 
@@ -133,12 +133,12 @@ ONCE_PER_RUN: dict[str, tuple[object, str, float]] = {
     "its objects are made": (Manifests, "objects", FOR_EVER),
     "it is checked against the policy": (Manifests, "mistakes", FOR_EVER),
     "it is looked over": (runtime, "what_lacks", FOR_EVER),
-    "room is looked for": (Room, "never", FOR_EVER),
+    "room is looked for": (NodeCapacity, "never", FOR_EVER),
     "its gates are opened": (Opening, "open", FOR_EVER),
     "its scheduler's objects are read": (Gates, "read", FOR_EVER),
     # Without these no run can end, so that they recover after some errors.
     "its state is worked out": (run_reconciler, "assess", 6),
-    "its state is reported": (Book, "tell", 6),
+    "its state is reported": (RunTracker, "tell", 6),
 }
 NOT_TOLD_THE_RUN = ("assess", "never")
 
@@ -190,7 +190,7 @@ async def test_the_record_of_such_a_run_does_not_keep_the_next_agent_from_its_wo
 async def test_a_run_at_work_survives_errors_that_pass(lab: KubeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until_state(lab, A, RunState.RUNNING)
-    fault = Fault(monkeypatch, Book, "tell", A, most=3)
+    fault = Fault(monkeypatch, RunTracker, "tell", A, most=3)
     for _ in range(3):
         lab.kubernetes._look_at(A)
     await eventually(lambda: fault.count == 3, "the errors have been met")
@@ -206,7 +206,7 @@ async def test_a_run_that_cannot_be_stopped_is_tried_again_says_so_and_blocks_no
 ) -> None:
     await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     await until_state(lab, A, RunState.RUNNING)
-    fault = Fault(monkeypatch, run_reconciler.Crew, "_remove", A)
+    fault = Fault(monkeypatch, run_reconciler.RunReconcilers, "_remove", A)
     await lab.runtime.stop(stop_run(A))
     status = await until(lab, A, lambda one: "tries again" in one.message)
     assert not status.state.is_terminal
@@ -254,7 +254,7 @@ async def test_a_specification_that_breaks_the_reader_has_failed_without_a_recor
 async def test_a_run_whose_recording_raises_is_not_called_off_as_its_record_may_be_there(
     lab: KubeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = Fault(monkeypatch, Intake, "record", A, most=1)
+    fault = Fault(monkeypatch, OrderIntake, "record", A, most=1)
     with pytest.raises(RuntimeAwayError, match="an injected fault in record"):
         await lab.runtime.start(start_run(lab, A, Part(RUNS)))
     assert A not in lab.runtime.held()

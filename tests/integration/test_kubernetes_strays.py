@@ -72,14 +72,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Holders of what an agent looked at that clears away what others have made."""
     out: list[str] = []
-    real = orphans.Records.may_be_here
+    real = orphans.KnownRecords.may_be_here
 
-    def noted(records: orphans.Records, holder: str) -> bool:
+    def noted(records: orphans.KnownRecords, holder: str) -> bool:
         if holder != records.holder:
             out.append(holder)
         return real(records, holder)
 
-    monkeypatch.setattr(orphans.Records, "may_be_here", noted)
+    monkeypatch.setattr(orphans.KnownRecords, "may_be_here", noted)
     return out
 
 

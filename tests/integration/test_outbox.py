@@ -173,10 +173,10 @@ async def test_a_dead_head_lets_the_next_one_pass_and_a_failed_one_holds_it_back
     await service.http.post(f"/v1/jobs/{job_id}/cancel")
     async with service.stores.database.transaction() as tx:
         (head,) = await outbox.claim(tx, 10, 60)
-        assert await outbox.note_failures(tx, [outbox.Failure(head, "no", 3600.0)], 2, 1e6) == []
+        assert await outbox.note_failures(tx, [outbox.DeliveryFailure(head, "no", 3600.0)], 2, 1e6) == []
     assert await value(service.stores, "SELECT count(*) FROM outbox WHERE next_at > now() + interval '50 min'") == 2
     async with service.stores.database.transaction() as tx:
-        assert await outbox.note_failures(tx, [outbox.Failure(head, "never", 0.0)], 2, 1e6) == [head.id]
+        assert await outbox.note_failures(tx, [outbox.DeliveryFailure(head, "never", 0.0)], 2, 1e6) == [head.id]
     await execute(service.stores, "UPDATE outbox SET next_at = now()")
     assert await claim(service) == [(0, "cancelled")]
     kept = (await rows(service.stores, "SELECT attempts, error FROM outbox WHERE dead_at IS NOT NULL"))[0]
@@ -188,4 +188,4 @@ async def test_a_message_is_given_up_by_its_age_too(service: Service) -> None:
     await execute(service.stores, "UPDATE outbox SET created_at = now() - interval '2 h'")
     async with service.stores.database.transaction() as tx:
         (head,) = await outbox.claim(tx, 10, 60)
-        assert await outbox.note_failures(tx, [outbox.Failure(head, "no", 1.0)], 12, 3600.0) == [head.id]
+        assert await outbox.note_failures(tx, [outbox.DeliveryFailure(head, "no", 1.0)], 12, 3600.0) == [head.id]

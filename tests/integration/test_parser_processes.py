@@ -13,13 +13,13 @@ from tests.conftest import job
 from tests.waiting import eventually
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster_dispatcher.api.parsing import Parser
-from trainmaster_dispatcher.services.submission_parsing import Most, Prepared, prepare
+from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
 
 _FOR_EVER = b"for ever"
 _LARGE = orjson.dumps({"jobs": [job()] * 3})
 
 
-def check_slowly(body: bytes, most: Most) -> Prepared:
+def check_slowly(body: bytes, most: Most) -> PreparedSubmission:
     """As ``prepare``; begins with a body that never ends, which names the file that says that it has begun."""
     if body.startswith(_FOR_EVER):
         Path(body.removeprefix(_FOR_EVER).decode()).touch()

@@ -14,7 +14,7 @@ from tests.integration.rows import execute, rows, value
 from tests.waiting import eventually
 from trainmaster.client.webhooks import is_genuine
 from trainmaster_dispatcher.domain.webhooks import AddressPolicy, Persistence, Target
-from trainmaster_dispatcher.services.webhooks import Relay, Tally, Terms
+from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.worker.http import Poster
 
 POLICY = AddressPolicy(allow_http=True, networks=(ip_network("127.0.0.1/32"),))
@@ -34,11 +34,11 @@ async def post() -> AsyncIterator[Poster]:
         yield poster
 
 
-def terms(persistence: Persistence = QUICK, at_once: int = 64, secrets: tuple[str, ...] = (SECRET,)) -> Terms:
-    return Terms(POLICY, secrets, persistence, at_once, claim_seconds=60)
+def terms(persistence: Persistence = QUICK, at_once: int = 64, secrets: tuple[str, ...] = (SECRET,)) -> DeliveryTerms:
+    return DeliveryTerms(POLICY, secrets, persistence, at_once, claim_seconds=60)
 
 
-async def relay_all(service: Service, post: Poster, how: Terms | None = None) -> Tally:
+async def relay_all(service: Service, post: Poster, how: DeliveryTerms | None = None) -> Tally:
     """Relay until nothing is left that is not dead; pauses between attempts are skipped."""
     total = Tally()
     while await value(service.stores, "SELECT count(*) FROM outbox WHERE dead_at IS NULL"):
@@ -226,7 +226,7 @@ async def test_a_message_whose_job_is_gone_is_given_up(service: Service, post: P
 async def test_an_address_that_is_no_longer_allowed_is_not_posted_to(service: Service) -> None:
     with Receiver() as receiver:
         await service.submit(notify=[{"url": receiver.url, "states": ["queued"]}])
-        strict = Terms(AddressPolicy(), (SECRET,), Persistence(3600, 3600, 1), 8, 60)
+        strict = DeliveryTerms(AddressPolicy(), (SECRET,), Persistence(3600, 3600, 1), 8, 60)
         async with Poster(AddressPolicy()) as post:
             assert await Relay(service.stores.database, strict, post).run() == Tally(0, 1, 1)
     assert receiver.received == []

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.cluster import FakeCluster
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import RunState, StopCause
 
 LABEL = "sim.trainmaster.dev/"
 
 
-def cluster(*groups: dict[str, Any], now: float = 0.0, seed: int = 0, **fields: Any) -> Cluster:
+def cluster(*groups: dict[str, Any], now: float = 0.0, seed: int = 0, **fields: Any) -> FakeCluster:
     """A cluster of these groups; of two nodes with 4 CPUs each if none is given."""
-    return Cluster(spec(*groups, **fields), now, seed)
+    return FakeCluster(spec(*groups, **fields), now, seed)
 
 
 def spec(*groups: dict[str, Any], **fields: Any) -> FleetCluster:
@@ -66,18 +66,18 @@ def stop(run: str = "a", grace: float = 10.0, generation: int = 2, cause: StopCa
     return StopRun(run=run, generation=generation, cause=cause, grace_seconds=grace)
 
 
-def state(at: Cluster, run: str = "a") -> RunState:
+def state(at: FakeCluster, run: str = "a") -> RunState:
     return at.runs[run].state
 
 
-def ended_at(at: Cluster, run: str = "a") -> float:
+def ended_at(at: FakeCluster, run: str = "a") -> float:
     """Let time pass until the run has ended; returns when that was."""
     while not at.runs[run].state.is_terminal:
         at.advance(at.next_event_at())
     return at.now
 
 
-def picture(run: Run) -> tuple[object, ...]:
+def picture(run: FakeRun) -> tuple[object, ...]:
     """All that can be seen of a run."""
     return (
         run.id,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from trainmaster_dispatcher.domain.budgets import (
     HOUR,
-    Account,
     Budget,
+    BudgetAccount,
     Commitment,
     Excess,
     Span,
@@ -44,7 +44,7 @@ def test_what_a_run_may_still_cost_is_split_over_the_hours_that_it_spans() -> No
     run = Commitment(rate=1000, begin=at, end=at + 2 * HOUR)
     assert [run.within(window) for window in windows(Span.HOUR, run.begin, run.end)] == [500, 1000, 500]
     assert run.total == 2000
-    account = Account(Budget({Span.HOUR: 1200}))
+    account = BudgetAccount(Budget({Span.HOUR: 1200}))
     assert account.excess(run) is None
     account.start(1, run)
     second = run._replace(rate=700)
@@ -55,7 +55,7 @@ def test_what_a_run_may_still_cost_is_split_over_the_hours_that_it_spans() -> No
 
 def test_what_was_not_used_is_free_again() -> None:
     at = moment("2026-11-01T10:00:00")
-    account = Account(Budget({Span.DAY: 1000}))
+    account = BudgetAccount(Budget({Span.DAY: 1000}))
     account.start(1, Commitment(100, at, at + 10 * HOUR))
     another = Commitment(100, at + HOUR, at + 3 * HOUR)
     assert account.excess(another) is not None
@@ -65,7 +65,7 @@ def test_what_was_not_used_is_free_again() -> None:
 
 
 def test_a_job_has_a_budget_of_its_own() -> None:
-    account = Account(Budget(per_job=150))
+    account = BudgetAccount(Budget(per_job=150))
     run = Commitment(100, 0, HOUR)
     assert account.excess(run) is None
     assert account.excess(run, job_spent=60) == Excess(None, 150, 60, 0, 100)
@@ -74,7 +74,7 @@ def test_a_job_has_a_budget_of_its_own() -> None:
 
 def test_thresholds_that_are_passed_are_told() -> None:
     at = moment("2026-11-01T10:00:00")
-    account = Account(Budget({Span.HOUR: 100, Span.DAY: 1000}))
+    account = BudgetAccount(Budget({Span.HOUR: 100, Span.DAY: 1000}))
     account.start(1, Commitment(90, at, at + HOUR))
     assert account.passed((0.5, 0.8, 1.0), at) == {}
     assert account.passed((0.5, 0.8, 1.0), at + HOUR * 2 // 3) == {Span.HOUR: 0.5}
@@ -95,7 +95,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
 @given(histories(), st.dictionaries(st.sampled_from(Span), st.integers(0, 20_000), min_size=1))
 def test_no_budget_is_ever_exceeded(history: list[tuple[int, int, int, int]], limits: dict[Span, int]) -> None:
     """Whatever is let start, ends when it wants to or at its limit; then every window of the whole history is added up."""
-    account = Account(Budget(limits))
+    account = BudgetAccount(Budget(limits))
     minute, now = 60 * MICROS, moment("2026-11-29T20:17:00")
     ends: dict[int, int] = {}
     went: list[Commitment] = []
@@ -122,7 +122,7 @@ def test_no_budget_is_ever_exceeded(history: list[tuple[int, int, int, int]], li
 @given(histories())
 def test_a_run_that_fits_into_what_is_left_is_let(history: list[tuple[int, int, int, int]]) -> None:
     """Nothing is refused that could be paid for even if everything ran to its limit."""
-    account = Account(Budget({Span.DAY: 10_000}))
+    account = BudgetAccount(Budget({Span.DAY: 10_000}))
     minute, now = 60 * MICROS, moment("2026-11-29T20:17:00")
     for job, (gap, rate, limit, _) in enumerate(history):
         now += gap * minute

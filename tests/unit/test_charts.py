@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from tests.compose_file import ROOT
 from trainmaster.protocol.errors import Mistake
-from trainmaster.protocol.json_limits import Node
+from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.protocol.pod_security import RESTRICTED, read_pod
 from trainmaster.protocol.quantities import parse_quantity
 from trainmaster_agent.cli import register as register_agent
@@ -323,7 +323,7 @@ def test_objects_are_whole_and_named_once(chart: str, values: Object) -> None:
 def test_every_pod_meets_the_level_restricted(chart: str, values: Object) -> None:
     for name, template in workloads(rendered(chart, values)).items():
         found: list[Mistake] = []
-        pod = read_pod(Node(template, "", found))
+        pod = read_pod(JsonNode(template, "", found))
         for control in RESTRICTED:
             control(pod)
         assert found == [], name

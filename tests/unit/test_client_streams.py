@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.scripted import JOB, Broken, Script, job, problem
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
-from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, ServerSentEvents, Watch
+from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice, ServerSentEvents
 from trainmaster.protocol.errors import Code, ProblemError, UnreachableError
 from trainmaster.protocol.tenants import EventView
 
@@ -162,6 +162,6 @@ def test_a_problem_within_the_logs_is_raised() -> None:
 
 
 def test_a_watch_ends_with_the_first_end() -> None:
-    watch = Watch(JOB)
+    watch = EventWatch(JOB)
     assert list(watch.feed(b"event: end\ndata: gone\n\n" + sse(9))) == [Ended("gone")]
     assert watch.over

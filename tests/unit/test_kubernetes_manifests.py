@@ -12,10 +12,10 @@ from trainmaster.protocol.quantities import parse_resources
 from trainmaster_agent.kube.pods import LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
 from trainmaster_agent.placement.gates import GATE, Gates
 from trainmaster_agent.placement.native import Native
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.environment import MOST_LISTED
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests, roster_name
-from trainmaster_agent.runtime.kubernetes.record import Progress, Record
+from trainmaster_agent.runtime.kubernetes.record import Progress, RunAnchor
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 
 RUN = "bert-7k2p9xq-r3"
@@ -54,7 +54,7 @@ def role(name: str = "worker", replicas: int = 1, **fields: Any) -> dict[str, An
 
 def made(
     *roles: dict[str, Any],
-    placement: Placement | None = None,
+    placement: PlacementPort | None = None,
     policy: AdmissionPolicy | None = None,
     progress: Progress | None = None,
     run_as_user: int | None = None,
@@ -83,7 +83,7 @@ def made(
         return found
 
     return Manifests(
-        Record(start, "jobs", term=2, progress=progress or Progress(), owner_uid="uid-of-namespace"),
+        RunAnchor(start, "jobs", term=2, progress=progress or Progress(), owner_uid="uid-of-namespace"),
         facts_of(start),
         placement or Native("v1alpha2"),
         agent="north",

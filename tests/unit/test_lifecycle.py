@@ -17,7 +17,7 @@ from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import FailureCategory, HoldCause, JobState, RunState, StopCause, Wish
 from trainmaster_dispatcher.domain import job_machine, lifecycle, run_machine
 from trainmaster_dispatcher.domain.job_machine import TRANSITIONS, Job, RunEnding
-from trainmaster_dispatcher.domain.run_machine import Report, Run, Verdict
+from trainmaster_dispatcher.domain.run_machine import Report, ReportVerdict, Run
 
 NOW = 1_000_000.0
 _FORWARD = (RunState.ACCEPTED, RunState.PENDING, RunState.RUNNING)
@@ -124,7 +124,7 @@ class JobAndAgents(RuleBasedStateMachine):
         assert outcome is not None
         self.take(number, outcome, RunEnding(RunState.LOST, cluster_stayed_up=up))
 
-    def take(self, number: int, outcome: run_machine.Outcome, ending: RunEnding) -> None:
+    def take(self, number: int, outcome: run_machine.RunOutcome, ending: RunEnding) -> None:
         before = self.job
         self.runs[number] = outcome.run
         self.become(lifecycle.follow(self.job, number, outcome, ending, self.retries, NOW).job)
@@ -233,8 +233,8 @@ class JobAndAgents(RuleBasedStateMachine):
     def hear(self, message: Message) -> None:
         before = self.runs[message.number]
         outcome = run_machine.apply(before, message.report)
-        assert outcome.verdict is not Verdict.ILLEGAL, outcome.why
-        if outcome.verdict is Verdict.APPLIED:
+        assert outcome.verdict is not ReportVerdict.ILLEGAL, outcome.why
+        if outcome.verdict is ReportVerdict.APPLIED:
             self.take(message.number, outcome, message.ending)
         else:
             self.runs[message.number] = outcome.run

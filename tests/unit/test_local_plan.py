@@ -3,15 +3,15 @@
 import orjson
 import pytest
 
-from trainmaster.cluster_model.packing import Shortfall
+from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster_agent.member_env import member_environment, seats
 from trainmaster_agent.runtime.local.config import LocalCluster, LocalNodes
 from trainmaster_agent.runtime.local.layout import RunPlan
 from trainmaster_agent.runtime.local.plan import make_plan
-from trainmaster_agent.runtime.local.records import Record
-from trainmaster_agent.runtime.local.room import Room
+from trainmaster_agent.runtime.local.records import LocalRecord
+from trainmaster_agent.runtime.local.room import LocalCapacity
 
 
 def gang(members: int) -> tuple[StartRun, JobSpec]:
@@ -37,7 +37,7 @@ def gang(members: int) -> tuple[StartRun, JobSpec]:
 
 def plan_of(members: int) -> tuple[StartRun, RunPlan]:
     start, spec = gang(members)
-    record = Record(start=start, accepted_at=0.0, boot="boot")
+    record = LocalRecord(start=start, accepted_at=0.0, boot="boot")
     nodes = {"node": dict(start.sizes)}
     return start, make_plan(record, spec, 1, nodes, {}, {}, list(range(20_000, 20_000 + members)))
 
@@ -69,21 +69,21 @@ def test_each_member_is_told_what_it_was_told_before() -> None:
     ],
 )
 def test_a_node_takes_so_many_members_though_they_request_nothing(nodes: LocalNodes, most: int) -> None:
-    room = Room(LocalCluster(nodes=(nodes,)))
+    room = LocalCapacity(LocalCluster(nodes=(nodes,)))
     start, spec = gang(most)
     found = room.find(spec, start.sizes)
-    assert not isinstance(found, Shortfall)
+    assert not isinstance(found, PackingShortfall)
     room.take(start.run, room.use(spec, found))
     one_more, small = gang(2)
-    assert isinstance(room.find(small, one_more.sizes), Shortfall)
+    assert isinstance(room.find(small, one_more.sizes), PackingShortfall)
     room.give_back(start.run)
-    assert not isinstance(room.find(small, one_more.sizes), Shortfall)
+    assert not isinstance(room.find(small, one_more.sizes), PackingShortfall)
     too_many, large = gang(most + 1)
     lack = room.find(large, too_many.sizes, empty=True)
-    assert isinstance(lack, Shortfall)
+    assert isinstance(lack, PackingShortfall)
     assert "pods" in str(lack)
 
 
 def test_what_a_cluster_reports_has_no_pods_that_nobody_requests() -> None:
-    (group,) = Room(LocalCluster(nodes=(LocalNodes(allocatable={"cpu": "2"}),))).report().groups
+    (group,) = LocalCapacity(LocalCluster(nodes=(LocalNodes(allocatable={"cpu": "2"}),))).report().groups
     assert group.free == {"cpu": 2000}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.cluster_model.packing import Assignment, Need, Node, Shortfall, place
+from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.agent import HOST_LEVEL, Taint
 from trainmaster.protocol.jobs import AffinityTerm, Toleration
 from trainmaster.protocol.quantities import Resources
@@ -31,7 +31,7 @@ def need(count: int = 1, cpu: int = 1, role: str = "worker", *, gpu: int = 0, **
 
 def put(nodes: list[Node], *needs: Need, free: dict[str, Resources] | None = None, level: str | None = None) -> object:
     found = place(nodes, free or {one.name: one.allocatable for one in nodes}, needs, level)
-    return found.sentence if isinstance(found, Shortfall) else found
+    return found.sentence if isinstance(found, PackingShortfall) else found
 
 
 FITS: dict[str, tuple[list[Node], list[Need], str | None, Assignment]] = {
@@ -224,7 +224,7 @@ def test_what_is_said_to_fit_does_fit(rooms: list[tuple[int, int]], gang: list[t
     members = [(one, two) for count, one, two in gang for _ in range(count)]
     possible = exists(rooms, members)
     assert free == {one.name: one.allocatable for one in nodes}, "what is given is not changed"
-    if isinstance(found, Shortfall):
+    if isinstance(found, PackingShortfall):
         assert found.sentence
         assert not possible or len(gang) > 1, "identical members are packed whenever they can be"
         return

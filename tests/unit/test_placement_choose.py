@@ -10,9 +10,9 @@ from tests.unit.test_placement_gangs import ON_A_RACK, RACK
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import ForbiddenError, NotFoundError
 from trainmaster_agent.placement.choose import (
-    Found,
     PlacementConfig,
     PlacementUnavailableError,
+    ServedApis,
     choose,
     detect,
     probe_native,
@@ -54,7 +54,7 @@ class FakeApi:
         return {"items": self.objects[plural]}
 
 
-async def found(api: FakeApi, namespace: str | None = None) -> Found:
+async def found(api: FakeApi, namespace: str | None = None) -> ServedApis:
     return await detect(cast(ApiServer, api), namespace)
 
 
@@ -92,14 +92,14 @@ async def test_found_by_itself(served: tuple[str, ...], name: str) -> None:
 )
 def test_a_scheduler_that_is_not_there_is_refused(scheduler: str, sentence: str) -> None:
     with pytest.raises(PlacementUnavailableError, match=sentence):
-        choose(PlacementConfig.model_validate({"scheduler": scheduler}), Found())
+        choose(PlacementConfig.model_validate({"scheduler": scheduler}), ServedApis())
 
 
 def test_what_cannot_be_discovered_is_taken_at_its_word() -> None:
     config = PlacementConfig.model_validate({"scheduler": "yunikorn", "schedulerName": "yk"})
-    placement = choose(config, Found())
+    placement = choose(config, ServedApis())
     assert (placement.name, getattr(placement, "scheduler_name", None)) == ("yunikorn", "yk")
-    assert choose(PlacementConfig(scheduler="gates"), Found(volcano=True)).name == "gates"
+    assert choose(PlacementConfig(scheduler="gates"), ServedApis(volcano=True)).name == "gates"
 
 
 async def test_the_newest_native_shape_is_used() -> None:
@@ -198,7 +198,7 @@ async def test_coscheduling_goes_to_the_profile_that_is_named() -> None:
 def test_numa_is_refused_where_the_scheduler_does_not_know_it(scheduler: str) -> None:
     config = PlacementConfig.model_validate({"scheduler": scheduler, "numa": True})
     with pytest.raises(PlacementUnavailableError, match="does not look at NUMA zones"):
-        choose(config, Found(native="v1alpha2"))
+        choose(config, ServedApis(native="v1alpha2"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
-from trainmaster_agent.placement.port import Gang, Placement
+from trainmaster_agent.placement.port import Gang, PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn
@@ -28,7 +28,7 @@ KAI = Kai(priority_class="trainmaster", topologies={RACK: "cluster-topology"})
 YUNIKORN = YuniKorn(queues=QueueRules({"research": "root.research"}))
 KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))
 
-GANGS: dict[str, tuple[Placement, Gang]] = {
+GANGS: dict[str, tuple[PlacementPort, Gang]] = {
     "native-gang": (NATIVE, ON_A_RACK),
     "native-alone": (NATIVE, ALONE),
     "native-elastic": (NATIVE, ELASTIC_WORKERS),
@@ -53,7 +53,7 @@ GANGS: dict[str, tuple[Placement, Gang]] = {
 }
 
 
-def manifests_of(placement: Placement, gang: Gang) -> list[dict[str, Any]]:
+def manifests_of(placement: PlacementPort, gang: Gang) -> list[dict[str, Any]]:
     """The objects, then the first pod of each role."""
     pods = []
     for role in gang.roles:

@@ -22,7 +22,7 @@ from trainmaster_agent.placement.gates import GATE, Gates, opening_patch
 from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
-from trainmaster_agent.placement.port import Gang, Placement
+from trainmaster_agent.placement.port import Gang, PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn, task_groups
@@ -32,7 +32,7 @@ KUEUE = Kueue(queues=QueueRules(default="user-queue"), levels=(RACK,))
 ON_ONE_NUMA_ZONE = a_gang(a_role("main", 1), numa="singleNode")
 THREE_ROLES = a_gang(LAUNCHER, a_role("server", 2), a_role("worker", 4), required=RACK)
 
-LACKS: dict[str, tuple[Placement, Gang, str]] = {
+LACKS: dict[str, tuple[PlacementPort, Gang, str]] = {
     "native without the gate for topology": (Native(), ON_A_RACK, f"within one {RACK}"),
     "native and roles with a least": (Native(), ELASTIC, "role launcher, which needs 1"),
     "native and NUMA": (Native(), ON_ONE_NUMA_ZONE, "does not look at NUMA zones"),
@@ -57,11 +57,11 @@ LACKS: dict[str, tuple[Placement, Gang, str]] = {
 
 
 @pytest.mark.parametrize(("placement", "gang", "sentence"), LACKS.values(), ids=LACKS.keys())
-def test_what_is_lacking_with(placement: Placement, gang: Gang, sentence: str) -> None:
+def test_what_is_lacking_with(placement: PlacementPort, gang: Gang, sentence: str) -> None:
     assert sentence in (placement.lacks(gang) or "")
 
 
-HONOURED: dict[str, tuple[Placement, Gang]] = {
+HONOURED: dict[str, tuple[PlacementPort, Gang]] = {
     "volcano and roles with a least": (Volcano(), ELASTIC),
     "volcano with its NUMA plugin": (Volcano(numa=True), ON_ONE_NUMA_ZONE),
     "kai and three roles on a rack": (Kai(topologies={RACK: "t"}), THREE_ROLES),
@@ -77,11 +77,11 @@ HONOURED: dict[str, tuple[Placement, Gang]] = {
 
 
 @pytest.mark.parametrize(("placement", "gang"), HONOURED.values(), ids=HONOURED.keys())
-def test_nothing_is_lacking_with(placement: Placement, gang: Gang) -> None:
+def test_nothing_is_lacking_with(placement: PlacementPort, gang: Gang) -> None:
     assert placement.lacks(gang) is None
 
 
-CAPABILITIES: dict[str, tuple[Placement, str]] = {
+CAPABILITIES: dict[str, tuple[PlacementPort, str]] = {
     "native": (Native(), "gang gangStrict resize"),
     "native with topology": (Native(topology=True), "gang gangStrict resize topology"),
     "gates": (Gates(), "gang resize topology"),
@@ -95,18 +95,18 @@ CAPABILITIES: dict[str, tuple[Placement, str]] = {
 
 
 @pytest.mark.parametrize(("placement", "words"), CAPABILITIES.values(), ids=CAPABILITIES.keys())
-def test_capabilities_of(placement: Placement, words: str) -> None:
+def test_capabilities_of(placement: PlacementPort, words: str) -> None:
     assert sorted(placement.capabilities) == words.split()
     assert placement.emulated == (placement.name == "gates")
 
 
-def spec_of(placement: Placement, gang: Gang) -> dict[str, Any]:
+def spec_of(placement: PlacementPort, gang: Gang) -> dict[str, Any]:
     (one,) = placement.objects(gang)
     spec: dict[str, Any] = one.body["spec"]
     return spec
 
 
-def dressed(placement: Placement, gang: Gang) -> dict[str, Any]:
+def dressed(placement: PlacementPort, gang: Gang) -> dict[str, Any]:
     pod = a_pod(gang, gang.roles[-1])
     placement.dress(gang, gang.roles[-1], pod)
     return pod
@@ -197,14 +197,14 @@ def test_a_role_that_a_gang_may_start_without_has_no_task_group() -> None:
 
 
 @pytest.mark.parametrize("placement", [Volcano(preemptible=True), Kai(preemptible=True), YuniKorn(preemptible=True)])
-def test_members_may_be_taken_only_where_the_owner_says_so(placement: Placement) -> None:
+def test_members_may_be_taken_only_where_the_owner_says_so(placement: PlacementPort) -> None:
     kind = type(placement)
     taken, kept = (str([one.objects(WHOLE), dressed(one, WHOLE)]) for one in (placement, kind()))
     assert taken != kept
 
 
 @pytest.mark.parametrize("placement", [Native(scheduler_name="s"), Gates("s"), Kueue(scheduler_name="s")])
-def test_another_profile_may_be_named(placement: Placement) -> None:
+def test_another_profile_may_be_named(placement: PlacementPort) -> None:
     assert dressed(placement, WHOLE)["spec"]["schedulerName"] == "s"
 
 

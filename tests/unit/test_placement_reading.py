@@ -12,7 +12,7 @@ from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
-from trainmaster_agent.placement.port import GangState, Placement
+from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn
 
@@ -52,7 +52,7 @@ NO_SUCH_QUEUE = says("QuotaReserved", "False", "Inadmissible", "LocalQueue user-
 PREEMPTED = says("Evicted", "True", "Preempted", "to accommodate a workload of higher priority")
 GATED = a_sight(stage="gated", reason="SchedulingGated", message="Scheduling is blocked")
 
-CASES: dict[str, tuple[Placement, Objects, list[PodSight], GangState]] = {
+CASES: dict[str, tuple[PlacementPort, Objects, list[PodSight], GangState]] = {
     "native: nothing is said": (Native(), [an_object()], [a_sight()], GangState()),
     "native: the group waits": (Native(), [an_object(UNPLACED)], [a_sight()], GangState(UNPLACED["message"])),
     "native: a pod says more": (Native(), [an_object(UNPLACED)], [waits()], GangState(NO_CPU)),
@@ -187,7 +187,7 @@ CASES: dict[str, tuple[Placement, Objects, list[PodSight], GangState]] = {
 
 
 @pytest.mark.parametrize(("placement", "objects", "pods", "state"), CASES.values(), ids=CASES.keys())
-def test_reading(placement: Placement, objects: Objects, pods: list[PodSight], state: GangState) -> None:
+def test_reading(placement: PlacementPort, objects: Objects, pods: list[PodSight], state: GangState) -> None:
     assert placement.read(WHOLE, objects, pods) == state
 
 

@@ -17,10 +17,10 @@ from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster_agent.placement.coscheduling import Coscheduling
 from trainmaster_agent.placement.gates import Gates
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.node_capacity import _need
-from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.record import RunAnchor
 from trainmaster_agent.runtime.kubernetes.run_spec import facts_of
 from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from
@@ -28,7 +28,7 @@ from trainmaster_dispatcher.domain.shapes import shape_bytes, shape_from
 SEEDS = 10
 EACH = 2000 if os.environ.get("TRAINMASTER_DEEP") == "1" else 50
 POLICIES = (AdmissionPolicy(), AdmissionPolicy(level="baseline", service_accounts=("default",), secrets=("x", "http")))
-PLACEMENTS: tuple[Placement, ...] = (NATIVE, NATIVE_1_37, Gates(), VOLCANO, KAI, YUNIKORN, Coscheduling(), KUEUE)
+PLACEMENTS: tuple[PlacementPort, ...] = (NATIVE, NATIVE_1_37, Gates(), VOLCANO, KAI, YUNIKORN, Coscheduling(), KUEUE)
 BINDING = (("trainmaster.dev/spot", "NotIn", ("true",)),)
 
 
@@ -55,7 +55,7 @@ def make_everything(template: dict[str, Any], policy: AdmissionPolicy) -> None:
             facts = facts_of(start)
             for placement in PLACEMENTS:
                 manifests = Manifests(
-                    Record(start, "jobs", 1, uid="u"),
+                    RunAnchor(start, "jobs", 1, uid="u"),
                     facts,
                     placement,
                     agent="north",

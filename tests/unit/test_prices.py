@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainmaster.protocol.prices import NANOS, PriceBookSpec
-from trainmaster_dispatcher.domain.prices import FREE, Place, PriceHistory, Tariff, tariff_of
+from trainmaster_dispatcher.domain.prices import FREE, PricedResource, PriceHistory, Tariff, tariff_of
 
 HOUR = 3600 * 10**6
 GPU = "nvidia.com/gpu"
@@ -22,7 +22,7 @@ def tariff(correction: str = "1", **fields: Any) -> Tariff:
     return tariff_of(PriceBookSpec.model_validate({**BOOK, **fields}), Decimal(correction))
 
 
-def cost(of: Tariff, place: Place, amount: int, micros: int = HOUR) -> Decimal:
+def cost(of: Tariff, place: PricedResource, amount: int, micros: int = HOUR) -> Decimal:
     rate = of.rate(place)
     return Decimal(0) if rate is None else Decimal(rate.weight(amount, micros).nanos) / NANOS
 
@@ -30,30 +30,30 @@ def cost(of: Tariff, place: Place, amount: int, micros: int = HOUR) -> Decimal:
 @pytest.mark.parametrize(
     ("place", "amount", "expected"),
     [
-        (Place("cpu"), 2500, "0.1"),
-        (Place("memory"), 3 * 2**30, "0.015"),
-        (Place(GPU, "H100"), 2, "5"),
-        (Place(GPU, "A100"), 2, "2.4"),
-        (Place(GPU), 1, "1.2"),
-        (Place("cpu", "", spot=True), 1000, "0.01"),
-        (Place(GPU, "H100", spot=True), 1, "0.9"),
-        (Place("memory", "", spot=True), 2**30, "0.005"),
-        (Place(GPU, "A100", spot=True), 1, "1.2"),
-        (Place("amd.com/gpu"), 8, "0"),
-        (Place("ephemeral-storage"), 2**40, "0"),
+        (PricedResource("cpu"), 2500, "0.1"),
+        (PricedResource("memory"), 3 * 2**30, "0.015"),
+        (PricedResource(GPU, "H100"), 2, "5"),
+        (PricedResource(GPU, "A100"), 2, "2.4"),
+        (PricedResource(GPU), 1, "1.2"),
+        (PricedResource("cpu", "", spot=True), 1000, "0.01"),
+        (PricedResource(GPU, "H100", spot=True), 1, "0.9"),
+        (PricedResource("memory", "", spot=True), 2**30, "0.005"),
+        (PricedResource(GPU, "A100", spot=True), 1, "1.2"),
+        (PricedResource("amd.com/gpu"), 8, "0"),
+        (PricedResource("ephemeral-storage"), 2**40, "0"),
     ],
 )
-def test_an_hour_costs_what_the_book_says(place: Place, amount: int, expected: str) -> None:
+def test_an_hour_costs_what_the_book_says(place: PricedResource, amount: int, expected: str) -> None:
     assert cost(tariff(), place, amount) == Decimal(expected)
 
 
 def test_other_currencies_and_corrections_are_factors() -> None:
-    assert cost(tariff("1.1", exchangeRate="0.5"), Place("cpu"), 1000) == Decimal("0.022")
+    assert cost(tariff("1.1", exchangeRate="0.5"), PricedResource("cpu"), 1000) == Decimal("0.022")
 
 
 def test_a_second_is_not_rounded_to_cents() -> None:
-    assert cost(tariff(), Place("cpu"), 1000, 10**6) == Decimal("0.000011111")
-    assert cost(tariff(), Place("cpu"), 1, 1) == 0
+    assert cost(tariff(), PricedResource("cpu"), 1000, 10**6) == Decimal("0.000011111")
+    assert cost(tariff(), PricedResource("cpu"), 1, 1) == 0
 
 
 def test_a_history_is_cut_where_prices_change() -> None:

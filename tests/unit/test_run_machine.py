@@ -7,60 +7,93 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.protocol.states import RunState, StopCause
-from trainmaster_dispatcher.domain.run_machine import Report, Run, Verdict, apply, ask_stop, give_up, states_passed
+from trainmaster_dispatcher.domain.run_machine import (
+    Report,
+    ReportVerdict,
+    Run,
+    apply,
+    ask_stop,
+    give_up,
+    states_passed,
+)
 
 LIVE = tuple(state for state in RunState if not state.is_terminal)
 ENDS = tuple(state for state in RunState if state.is_terminal)
 S = RunState
 
-MOVES: dict[str, tuple[Run, Report, Verdict, RunState]] = {
-    "the first word of an agent": (Run(), Report(S.ACCEPTED, 1, 1), Verdict.APPLIED, S.ACCEPTED),
-    "a step forward": (Run(S.PENDING, seq=2), Report(S.RUNNING, 1, 3), Verdict.APPLIED, S.RUNNING),
-    "a run first heard of when it has succeeded": (Run(), Report(S.SUCCEEDED, 1, 9), Verdict.APPLIED, S.SUCCEEDED),
-    "the same report again": (Run(S.RUNNING, seq=3), Report(S.RUNNING, 1, 3), Verdict.DUPLICATE, S.RUNNING),
-    "the same state with news": (Run(S.RUNNING, seq=3), Report(S.RUNNING, 1, 4), Verdict.DUPLICATE, S.RUNNING),
-    "an older report": (Run(S.RUNNING, seq=3), Report(S.PENDING, 1, 2), Verdict.STALE, S.RUNNING),
-    "an older report that says it ended": (Run(S.RUNNING, seq=3), Report(S.FAILED, 1, 2), Verdict.STALE, S.RUNNING),
-    "a newer report that goes back": (Run(S.RUNNING, seq=3), Report(S.PENDING, 1, 4), Verdict.ILLEGAL, S.RUNNING),
-    "a stop that nobody asked for": (Run(S.RUNNING, seq=3), Report(S.CANCELLED, 2, 4), Verdict.ILLEGAL, S.RUNNING),
+MOVES: dict[str, tuple[Run, Report, ReportVerdict, RunState]] = {
+    "the first word of an agent": (Run(), Report(S.ACCEPTED, 1, 1), ReportVerdict.APPLIED, S.ACCEPTED),
+    "a step forward": (Run(S.PENDING, seq=2), Report(S.RUNNING, 1, 3), ReportVerdict.APPLIED, S.RUNNING),
+    "a run first heard of when it has succeeded": (
+        Run(),
+        Report(S.SUCCEEDED, 1, 9),
+        ReportVerdict.APPLIED,
+        S.SUCCEEDED,
+    ),
+    "the same report again": (Run(S.RUNNING, seq=3), Report(S.RUNNING, 1, 3), ReportVerdict.DUPLICATE, S.RUNNING),
+    "the same state with news": (Run(S.RUNNING, seq=3), Report(S.RUNNING, 1, 4), ReportVerdict.DUPLICATE, S.RUNNING),
+    "an older report": (Run(S.RUNNING, seq=3), Report(S.PENDING, 1, 2), ReportVerdict.STALE, S.RUNNING),
+    "an older report that says it ended": (
+        Run(S.RUNNING, seq=3),
+        Report(S.FAILED, 1, 2),
+        ReportVerdict.STALE,
+        S.RUNNING,
+    ),
+    "a newer report that goes back": (Run(S.RUNNING, seq=3), Report(S.PENDING, 1, 4), ReportVerdict.ILLEGAL, S.RUNNING),
+    "a stop that nobody asked for": (
+        Run(S.RUNNING, seq=3),
+        Report(S.CANCELLED, 2, 4),
+        ReportVerdict.ILLEGAL,
+        S.RUNNING,
+    ),
     "an agent that has not heard of the stop yet": (
         Run(S.STOPPING, 2, 3, stop_cause=StopCause.CANCEL),
         Report(S.RUNNING, 1, 4),
-        Verdict.STALE,
+        ReportVerdict.STALE,
         S.STOPPING,
     ),
     "an agent that has heard of the stop, its members not yet": (
         Run(S.STOPPING, 2, 3, stop_cause=StopCause.CANCEL),
         Report(S.RUNNING, 2, 4),
-        Verdict.STALE,
+        ReportVerdict.STALE,
         S.STOPPING,
     ),
     "a run that ended before the stop reached it": (
         Run(S.STOPPING, 2, 3, stop_cause=StopCause.CANCEL),
         Report(S.SUCCEEDED, 1, 4),
-        Verdict.APPLIED,
+        ReportVerdict.APPLIED,
         S.SUCCEEDED,
     ),
     "the end that was asked for": (
         Run(S.STOPPING, 2, 3, stop_cause=StopCause.CANCEL),
         Report(S.CANCELLED, 2, 4),
-        Verdict.APPLIED,
+        ReportVerdict.APPLIED,
         S.CANCELLED,
     ),
-    "an end told again": (Run(S.FAILED, seq=3), Report(S.FAILED, 1, 4), Verdict.DUPLICATE, S.FAILED),
-    "a dead run that lives again": (Run(S.FAILED, seq=3), Report(S.RUNNING, 1, 4), Verdict.ILLEGAL, S.FAILED),
-    "a dead run that ends otherwise": (Run(S.FAILED, seq=3), Report(S.SUCCEEDED, 1, 4), Verdict.ILLEGAL, S.FAILED),
-    "a run that was given up and runs": (Run(S.LOST, seq=3), Report(S.RUNNING, 1, 4), Verdict.STALE, S.LOST),
-    "a run that was given up and succeeded": (Run(S.LOST, seq=3), Report(S.SUCCEEDED, 1, 4), Verdict.STALE, S.LOST),
+    "an end told again": (Run(S.FAILED, seq=3), Report(S.FAILED, 1, 4), ReportVerdict.DUPLICATE, S.FAILED),
+    "a dead run that lives again": (Run(S.FAILED, seq=3), Report(S.RUNNING, 1, 4), ReportVerdict.ILLEGAL, S.FAILED),
+    "a dead run that ends otherwise": (
+        Run(S.FAILED, seq=3),
+        Report(S.SUCCEEDED, 1, 4),
+        ReportVerdict.ILLEGAL,
+        S.FAILED,
+    ),
+    "a run that was given up and runs": (Run(S.LOST, seq=3), Report(S.RUNNING, 1, 4), ReportVerdict.STALE, S.LOST),
+    "a run that was given up and succeeded": (
+        Run(S.LOST, seq=3),
+        Report(S.SUCCEEDED, 1, 4),
+        ReportVerdict.STALE,
+        S.LOST,
+    ),
 }
 
 
 @pytest.mark.parametrize(("run", "report", "verdict", "state"), MOVES.values(), ids=MOVES)
-def test_a_report_of(run: Run, report: Report, verdict: Verdict, state: RunState) -> None:
+def test_a_report_of(run: Run, report: Report, verdict: ReportVerdict, state: RunState) -> None:
     outcome = apply(run, report)
     assert (outcome.verdict, outcome.run.state) == (verdict, state)
-    assert bool(outcome.why) is (verdict is Verdict.ILLEGAL)
-    assert bool(outcome.passed) is (verdict is Verdict.APPLIED)
+    assert bool(outcome.why) is (verdict is ReportVerdict.ILLEGAL)
+    assert bool(outcome.passed) is (verdict is ReportVerdict.APPLIED)
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(LIVE, RunState)))
@@ -68,12 +101,12 @@ def test_the_table_of_transitions(before: RunState, after: RunState) -> None:
     """Within one generation every forward jump is legal and every step back is not, save that a stop is waited for."""
     outcome = apply(Run(before, seq=1), Report(after, 1, 2))
     if after.rank > before.rank:
-        assert (outcome.verdict, outcome.run.state) == (Verdict.APPLIED, after)
+        assert (outcome.verdict, outcome.run.state) == (ReportVerdict.APPLIED, after)
     elif after is before:
-        assert (outcome.verdict, outcome.run.state) == (Verdict.DUPLICATE, before)
+        assert (outcome.verdict, outcome.run.state) == (ReportVerdict.DUPLICATE, before)
     else:
         assert outcome.run.state is before
-        assert outcome.verdict is (Verdict.STALE if before is S.STOPPING else Verdict.ILLEGAL)
+        assert outcome.verdict is (ReportVerdict.STALE if before is S.STOPPING else ReportVerdict.ILLEGAL)
 
 
 PASSED: dict[str, tuple[RunState, RunState, tuple[RunState, ...]]] = {
@@ -147,12 +180,12 @@ def test_every_report_has_an_outcome_and_none_goes_back(run: Run, report: Report
     assert (outcome.run.generation, outcome.run.stop_cause) == (run.generation, run.stop_cause)
     if not run.is_live:
         assert outcome.run.state is run.state
-    if outcome.verdict is Verdict.APPLIED:
+    if outcome.verdict is ReportVerdict.APPLIED:
         assert outcome.run.state is report.state is outcome.passed[-1]
         assert outcome.run.known
     else:
         assert outcome.run.state is run.state
-    if outcome.verdict is Verdict.ILLEGAL:
+    if outcome.verdict is ReportVerdict.ILLEGAL:
         assert outcome.run == run
 
 
@@ -161,4 +194,4 @@ def test_a_report_heard_twice_is_heard_once(run: Run, report: Report) -> None:
     once = apply(run, report)
     twice = apply(once.run, report)
     assert twice.run == once.run
-    assert twice.verdict is not Verdict.APPLIED
+    assert twice.verdict is not ReportVerdict.APPLIED

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.building import NOW, ViewBuilder, nodes
 from tests.waiting import eventually
 from trainmaster_dispatcher.scheduler import leader_api
-from trainmaster_dispatcher.scheduler.leader_api import Sight, make_reads
+from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, make_reads
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of
 
@@ -32,12 +32,12 @@ class Leader:
         self.engine: Engine = self.builder.engine
         self.looks: int | None = None
 
-    def __call__(self) -> Sight | None:
+    def __call__(self) -> LeadingEngine | None:
         if self.looks is not None:
             self.looks -= 1
             if self.looks < 0:
                 return None
-        return Sight(self.engine, NOW)
+        return LeadingEngine(self.engine, NOW)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster_dispatcher.domain.budgets import Span, window_at
 from trainmaster_dispatcher.domain.burst_policies import policy_of
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS
-from trainmaster_dispatcher.scheduling.cycle.burst import Asked, BurstStart
+from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstStart
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.queries.burst_preview import preview
 from trainmaster_dispatcher.scheduling.queries.queue_position import quotas_of, try_out
@@ -308,7 +308,7 @@ def test_it_ends_by_its_bound_as_far_as_others_are_concerned() -> None:
 
 
 def test_what_policies_said_is_given_for_a_preview() -> None:
-    view, asked = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[Asked]()
+    view, asked = full(atMost={"jobs": 1}).job("a").job("b", simple(cpu=2)), list[BurstQuestion]()
     decide(view.engine, NOW, asked=asked)
     assert [(one.job.name, isinstance(one.outcome, BurstStart)) for one in asked] == [("a", True), ("b", False)]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.simulation_building import cluster, order
 from trainmaster.fake_cluster import output
 from trainmaster.fake_cluster.node_events import Visits
-from trainmaster.fake_cluster.seeded_random import Span, draw
+from trainmaster.fake_cluster.seeded_random import DurationRange, draw
 
 
 def test_a_draw_depends_on_each_word_and_on_the_seed() -> None:
@@ -25,7 +25,7 @@ def test_draws_are_spread_evenly() -> None:
 @pytest.mark.parametrize("text", ["", "5", "5s-", "-5s", "9s-1s", "5s-1", "ever"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|ends before"):
-        Span.parse(text)
+        DurationRange.parse(text)
 
 
 @given(st.floats(0, 1e6), st.integers(0, 5), st.floats(0.5, 1000), st.floats(0, 1))
@@ -33,7 +33,7 @@ def test_what_is_no_span_is_refused(text: str) -> None:
 def test_a_visit_lies_within_the_turn_of_the_moment_asked_for(
     now: float, seed: int, every: float, chance: float
 ) -> None:
-    visits = Visits(every, chance, Span(every / 10, every * 2))
+    visits = Visits(every, chance, DurationRange(every / 10, every * 2))
     visit = visits.at(seed, "node", now)
     begins = visit.turn_ends - every
     assert begins - 1e-6 <= now < visit.turn_ends

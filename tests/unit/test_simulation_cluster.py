@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from tests.unit.simulation_building import cluster, ended_at, group, order, role, state, stop
-from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.cluster import FakeCluster
 from trainmaster.protocol.agent import StartRun
 from trainmaster.protocol.states import FailureCategory, RunState, StopCause
 
 LONG = {"run-time": "1h"}
 
 
-def free_cpu(at: Cluster) -> int:
+def free_cpu(at: FakeCluster) -> int:
     return sum(one.count * one.free["cpu"] for one in at.report().groups)
 
 
@@ -318,7 +318,7 @@ def test_members_die_in_their_own_time_and_at_the_end_of_the_grace(dies_after: s
     assert state(sim) is RunState.PREEMPTED
 
 
-def silent(disconnect: float, **fields: Any) -> Cluster:
+def silent(disconnect: float, **fields: Any) -> FakeCluster:
     sim = cluster()
     sim.renew(0.0, 0.0)
     sim.start(order(labels={**LONG, "stop-time": "forever"}, disconnect=disconnect, **fields), 0.0)
@@ -411,7 +411,7 @@ def test_nodes_fail_by_themselves_and_come_back() -> None:
     assert 4 in counts
 
 
-def elastic(count: int = 1, most: int = 3) -> Cluster:
+def elastic(count: int = 1, most: int = 3) -> FakeCluster:
     return cluster(group(count=count, provisioning={"most": most, "delay": "60s", "idle": "300s"}))
 
 

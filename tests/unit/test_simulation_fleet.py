@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from trainmaster.cli.fleet_file import read_fleet
-from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.cluster import FakeCluster
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.fake_cluster.generate import GPU, fleet_of_openb, make_fleet
 from trainmaster.protocol.states import ClusterKind, Exit
@@ -53,7 +53,7 @@ def test_mistakes_are_told_with_their_path(value: dict[str, Any], path: str) -> 
 def test_the_example_is_a_fleet() -> None:
     fleet = Fleet.model_validate(yaml.safe_load((ROOT / "examples" / "fleet.yaml").read_text()))
     for cluster in fleet.clusters:
-        assert Cluster(cluster, 0.0).report().groups
+        assert FakeCluster(cluster, 0.0).report().groups
 
 
 def test_a_made_fleet_is_the_same_for_the_same_seed_and_has_its_mix() -> None:

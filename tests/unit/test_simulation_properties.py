@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulation_building import cluster, group, order, picture, role, stop
-from trainmaster.fake_cluster.cluster import Cluster
-from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.cluster import FakeCluster
+from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.states import RunState, StopCause
 
 RUNS = [f"run-{letter}" for letter in "abcdefgh"]
@@ -41,7 +41,7 @@ class Start:
     timeout: float
     disconnect: float | None
 
-    def apply(self, sim: Cluster, now: float) -> None:
+    def apply(self, sim: FakeCluster, now: float) -> None:
         topology: dict[str, Any] = {} if self.level is None else {"topology": {"required": self.level}}
         first = role("first", self.replicas, self.cpu, self.gpus)
         pins = {"cpu-1": {"first": self.replicas, "second": 1}} if self.pinned else None
@@ -70,7 +70,7 @@ class Tell:
     generation: int = 2
     cause: StopCause = StopCause.CANCEL
 
-    def apply(self, sim: Cluster, now: float) -> None:
+    def apply(self, sim: FakeCluster, now: float) -> None:
         match self.method:
             case "stop":
                 sim.stop(stop(self.about, self.grace, self.generation, self.cause), now)
@@ -118,7 +118,7 @@ stories = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.25, 1.0, 3.0, 12.0]), 
 Story = Sequence[tuple[float, Start | Tell]]
 
 
-def new_cluster(seed: int = 0) -> Cluster:
+def new_cluster(seed: int = 0) -> FakeCluster:
     return cluster(
         group(
             "cpu",
@@ -133,7 +133,7 @@ def new_cluster(seed: int = 0) -> Cluster:
     )
 
 
-def tell(sim: Cluster, story: Story, *, finely: bool = False) -> list[float]:
+def tell(sim: FakeCluster, story: Story, *, finely: bool = False) -> list[float]:
     """Tell a story; finely means to look at each event and between them. Returns the moments of its words."""
     now, moments = 0.0, []
     for pause, word in story:
@@ -145,7 +145,7 @@ def tell(sim: Cluster, story: Story, *, finely: bool = False) -> list[float]:
     return moments
 
 
-def creep(sim: Cluster, now: float) -> None:
+def creep(sim: FakeCluster, now: float) -> None:
     while (at := sim.next_event_at()) <= now:
         sim.advance((sim.now + at) / 2)
         sim.advance(at)
@@ -154,11 +154,11 @@ def creep(sim: Cluster, now: float) -> None:
     sim.advance(now)
 
 
-def pictures(sim: Cluster) -> object:
+def pictures(sim: FakeCluster) -> object:
     return sorted(map(picture, sim.runs.values())), sim.report()
 
 
-def check_accounts(sim: Cluster) -> None:
+def check_accounts(sim: FakeCluster) -> None:
     used: dict[str, list[int]] = {}
     for run in sim.runs.values():
         check_run(run)
@@ -181,7 +181,7 @@ def check_accounts(sim: Cluster) -> None:
             assert min(left) >= 0, "never more than there is"
 
 
-def check_run(run: Run) -> None:
+def check_run(run: FakeRun) -> None:
     if run.places is not None and run.plan is not None:
         placed = [0] * len(run.plan.roles)
         for _, position, count in run.places:

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.protocol.prices import NANOS
-from trainmaster_dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, Rate, Tariff
+from trainmaster_dispatcher.domain.prices import NO_PRICES, PricedResource, PriceHistory, Rate, Tariff
 from trainmaster_dispatcher.domain.usage import (
     HOUR,
     MEMBERS,
-    Part,
     Resize,
-    Stretch,
+    UsagePart,
+    UsageSpan,
     Used,
     by_group,
     holdings,
@@ -22,7 +22,7 @@ from trainmaster_dispatcher.domain.usage import (
 )
 
 SECOND = 10**6
-CPU, GPU = Place("cpu"), Place("nvidia.com/gpu", "H100")
+CPU, GPU = PricedResource("cpu"), PricedResource("nvidia.com/gpu", "H100")
 
 
 def priced(cpu: int, gpu: int = 0) -> Tariff:
@@ -32,28 +32,28 @@ def priced(cpu: int, gpu: int = 0) -> Tariff:
 
 def test_a_run_is_charged_by_the_second_in_the_hours_that_it_spans() -> None:
     begin = 5 * HOUR + 45 * 60 * SECOND
-    stretch = Stretch(begin, begin + 30 * 60 * SECOND, {CPU: 4000, GPU: 8}, members=4)
+    stretch = UsageSpan(begin, begin + 30 * 60 * SECOND, {CPU: 4000, GPU: 8}, members=4)
     used = usage_of([stretch], PriceHistory([0], [priced(40_000_000, 2_500_000_000)]))
     quarter = 15 * 60 * SECOND
     assert used == {
-        Part(5 * HOUR, MEMBERS): Used(4 * quarter),
-        Part(6 * HOUR, MEMBERS): Used(4 * quarter),
-        Part(5 * HOUR, CPU): Used(4000 * quarter, 40_000_000),
-        Part(6 * HOUR, CPU): Used(4000 * quarter, 40_000_000),
-        Part(5 * HOUR, GPU): Used(8 * quarter, 5_000_000_000),
-        Part(6 * HOUR, GPU): Used(8 * quarter, 5_000_000_000),
+        UsagePart(5 * HOUR, MEMBERS): Used(4 * quarter),
+        UsagePart(6 * HOUR, MEMBERS): Used(4 * quarter),
+        UsagePart(5 * HOUR, CPU): Used(4000 * quarter, 40_000_000),
+        UsagePart(6 * HOUR, CPU): Used(4000 * quarter, 40_000_000),
+        UsagePart(5 * HOUR, GPU): Used(8 * quarter, 5_000_000_000),
+        UsagePart(6 * HOUR, GPU): Used(8 * quarter, 5_000_000_000),
     }
     assert total_cost(used) == 10_080_000_000
 
 
 def test_each_moment_is_charged_at_its_own_price() -> None:
-    stretch = Stretch(0, HOUR, {CPU: 1000})
+    stretch = UsageSpan(0, HOUR, {CPU: 1000})
     history = PriceHistory([HOUR // 4, HOUR // 2], [priced(100), priced(1000)])
     assert total_cost(usage_of([stretch], history)) == 25 + 500
 
 
 def test_without_prices_usage_is_counted_and_costs_nothing() -> None:
-    assert usage_of([Stretch(0, SECOND, {CPU: 1})], NO_PRICES) == {Part(0, CPU): Used(SECOND, 0)}
+    assert usage_of([UsageSpan(0, SECOND, {CPU: 1})], NO_PRICES) == {UsagePart(0, CPU): Used(SECOND, 0)}
 
 
 @given(
@@ -67,11 +67,11 @@ def test_hours_add_up_to_the_whole(
     stretches: list[tuple[int, int, int, int]], prices: list[tuple[int, int, int]]
 ) -> None:
     """Amounts exactly; money to half a billionth for each hour and resource, whatever prices did meanwhile."""
-    held = [Stretch(begin, begin + long, {CPU: cpu, GPU: gpu}, 1) for begin, long, cpu, gpu in stretches]
+    held = [UsageSpan(begin, begin + long, {CPU: cpu, GPU: gpu}, 1) for begin, long, cpu, gpu in stretches]
     ordered = sorted({since: (cpu, gpu) for since, cpu, gpu in prices}.items())
     history = PriceHistory([since for since, _ in ordered], [priced(*price) for _, price in ordered])
     used = usage_of(held, history)
-    amounts: dict[Place, int] = defaultdict(int)
+    amounts: dict[PricedResource, int] = defaultdict(int)
     for part, one in used.items():
         assert part.hour % HOUR == 0
         amounts[part.place] += one.amount

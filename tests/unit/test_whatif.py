@@ -13,12 +13,12 @@ from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, Order
 from trainmaster.protocol.tenants import ClusterSpec, PriorityClassSpec, QueueSpec
-from trainmaster_dispatcher.whatif.engine import Outcome
+from trainmaster_dispatcher.whatif.engine import StudyOutcome
 from trainmaster_dispatcher.whatif.figures import figures_of, jain, quantile
 from trainmaster_dispatcher.whatif.trace import read_swf
 
 
-def starts(outcome: Outcome) -> list[float]:
+def starts(outcome: StudyOutcome) -> list[float]:
     return [record.first_start for record in outcome.records]
 
 

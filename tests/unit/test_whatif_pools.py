@@ -10,7 +10,7 @@ from trainmaster.protocol.prices import PriceBookSpec
 from trainmaster.protocol.states import ClusterKind, JobState
 from trainmaster.protocol.tenants import ClusterSpec, QueueSpec
 from trainmaster_dispatcher.domain.provisioning import UNSEEN, learn
-from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
+from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudyOutcome
 from trainmaster_dispatcher.whatif.trace import Trace, TraceJob
 
 JOBS = 300
@@ -18,7 +18,7 @@ LEAST, MOST = 180.0, 540.0
 """Seconds until a node is there: 3 to 9 minutes."""
 
 
-def grown(seed: int, *, fail: float = 0.1, delay: str = "3m-9m", jobs: int = JOBS) -> Outcome:
+def grown(seed: int, *, fail: float = 0.1, delay: str = "3m-9m", jobs: int = JOBS) -> StudyOutcome:
     """Jobs one after the other, each on a node that has to come first: of a cheap cluster, or of a dear one that never fails."""
     group: dict[str, Any] = {"name": "nodes", "count": 0, "resources": {"cpu": "4"}}
     pools: dict[str, dict[str, Any]] = {"cheap": {"delay": delay, "fail": fail}, "dear": {"delay": "1m"}}

@@ -5,7 +5,7 @@ from typing import Any
 from trainmaster.fake_cluster.fleet import Fleet
 from trainmaster.protocol.states import ClusterKind
 from trainmaster.protocol.tenants import QueueSpec
-from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
+from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudyOutcome
 from trainmaster_dispatcher.whatif.trace import Trace, read_table
 
 GPU = "nvidia.com/gpu"
@@ -28,5 +28,5 @@ def declared(*queues: QueueSpec, **fields: Any) -> Declared:
     return Declared(queues or (QueueSpec(path="main", allowed_kinds=tuple(ClusterKind)),), **fields)
 
 
-def ran(trace: Trace, *clusters: dict[str, Any], of: Declared | None = None, **fields: Any) -> Outcome:
+def ran(trace: Trace, *clusters: dict[str, Any], of: Declared | None = None, **fields: Any) -> StudyOutcome:
     return Simulation(fleet(*(clusters or (machine(),)), **fields), of or declared()).run(trace)

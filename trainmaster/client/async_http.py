@@ -12,7 +12,7 @@ from trainmaster.client import config
 from trainmaster.client.async_transport import AsyncTransport
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Retries
-from trainmaster.client.steps import Terms
+from trainmaster.client.steps import CallTerms
 from trainmaster.client.streams import Ended, LogPiece, Notice
 from trainmaster.client.values import JobFilter
 from trainmaster.client.verbs import ALL, PAGE, Verbs
@@ -70,7 +70,7 @@ class AsyncClient:
     ) -> None:
         context = config.Context(url, key) if url and key else config.load(url, key)
         self._transport = AsyncTransport(context.url, context.key, transport=transport, sleep=sleep)
-        self._verbs = Verbs(Terms(retries, timeout, on_retry, clock))
+        self._verbs = Verbs(CallTerms(retries, timeout, on_retry, clock))
         self._run = self._transport.run
         self._iterate = self._transport.iterate
 

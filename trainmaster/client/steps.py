@@ -76,7 +76,7 @@ Telling: TypeAlias = Generator[Effect | Tell[Item], Reply, Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallTerms:
     """On which terms requests are sent, and where time and chance come from."""
 
     retries: Retries
@@ -106,7 +106,7 @@ class Course(Generic[Item, Value]):
             return None
 
 
-def send(terms: Terms, request: Request, within: float | None = None) -> Steps[Response]:
+def send(terms: CallTerms, request: Request, within: float | None = None) -> Steps[Response]:
     """The answer, which is a success. What may pass is tried again until the deadline, or for ``within`` seconds."""
     ends = terms.clock() + (terms.retries.deadline_seconds if within is None else within)
     tries, was_lost = 0, False
@@ -125,7 +125,7 @@ def send(terms: Terms, request: Request, within: float | None = None) -> Steps[R
 
 
 def follow(
-    terms: Terms, stream: Stream[Item], timeout: float | None, *, known: bool = False
+    terms: CallTerms, stream: Stream[Item], timeout: float | None, *, known: bool = False
 ) -> Telling[Item | Notice, None]:
     """All of a stream. The first connection is tried as any request is; a lost one is sought until the time is up.
 
@@ -167,7 +167,7 @@ class _Lost:
     error: TrainmasterError = field(default_factory=lambda: UnreachableError("the connection ended early"))
 
 
-def _read_on(terms: Terms, stream: Stream[Item], ends: float) -> Telling[Item, _Lost | None]:
+def _read_on(terms: CallTerms, stream: Stream[Item], ends: float) -> Telling[Item, _Lost | None]:
     """What one connection brings; None when that was the rest. Raises what a further connection would bring, too."""
     lost = _Lost()
     try:
@@ -194,7 +194,7 @@ def _bounded(seconds: float, left: float) -> float:
     return min(seconds, max(left, _LEAST_SECONDS))
 
 
-def _pause(terms: Terms, request: Request, tries: int, error: TrainmasterError, ends: float) -> float:
+def _pause(terms: CallTerms, request: Request, tries: int, error: TrainmasterError, ends: float) -> float:
     """Seconds until the next try, which ``on_retry`` is told of. Raises ``error`` when there is none."""
     pause = terms.retries.pause(request, tries, error, ends - terms.clock(), terms.chance())
     if pause is None:

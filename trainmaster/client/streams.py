@@ -101,7 +101,7 @@ class ServerSentEvents:
             yield ServerSentEvent(last.get("event", "message"), "\n".join(data), last.get("id"))
 
 
-class Watch:
+class EventWatch:
     """The transitions of a job after one of them, until the job has ended."""
 
     may_end = False

@@ -13,8 +13,8 @@ from trainmaster.client import calls, core
 from trainmaster.client.calls import Action, Parameters, Spec
 from trainmaster.client.core import Request
 from trainmaster.client.errors import JobFailedError, WaitTimeoutError
-from trainmaster.client.steps import Item, Sleep, Steps, Tell, Telling, Terms, follow, send
-from trainmaster.client.streams import Ended, LogPiece, LogTail, Notice, Watch
+from trainmaster.client.steps import CallTerms, Item, Sleep, Steps, Tell, Telling, follow, send
+from trainmaster.client.streams import Ended, EventWatch, LogPiece, LogTail, Notice
 from trainmaster.client.values import JobFilter
 from trainmaster.protocol.answers import (
     AgentKey,
@@ -57,7 +57,7 @@ _LOOK_SECONDS = 1.0
 class Verbs:
     """Each verb gives steps for a transport."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: CallTerms) -> None:
         self._terms = terms
 
     # Jobs
@@ -101,7 +101,7 @@ class Verbs:
         return self._models(calls.events(job, after, limit), "events", EventView)
 
     def watch(self, job: str, after: int, timeout: float | None) -> Telling[EventView | Notice | Ended, None]:
-        return follow(self._terms, Watch(job, after), timeout)
+        return follow(self._terms, EventWatch(job, after), timeout)
 
     def logs(
         self, job: str, wanted: bool, role: str | None, index: int | None, attempt: int | None, tail_bytes: int
@@ -126,7 +126,7 @@ class Verbs:
             left = self._left(ends)
             if left is not None and left <= 0:
                 break
-            yield from follow(self._terms, Watch(job, now.version), left, known=True)
+            yield from follow(self._terms, EventWatch(job, now.version), left, known=True)
             now = yield from self._look_again(now, ends)
         return now
 

@@ -72,7 +72,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortfall:
+class PackingShortfall:
     """Why a gang finds no place, as a sentence for people."""
 
     sentence: str
@@ -80,7 +80,7 @@ class Shortfall:
 
 def place(
     nodes: Sequence[Node], free: Mapping[str, Resources], needs: Sequence[Need], level: str | None = None
-) -> Assignment | Shortfall:
+) -> Assignment | PackingShortfall:
     """Places all members of all roles, within one domain of topology ``level`` if one is named, or none at all.
 
     ``free`` are the amounts by node name that nobody uses now; neither it nor anything else is changed.
@@ -95,22 +95,22 @@ def place(
         if domain is not None:
             domains.setdefault(domain, []).append(node)
     if not domains:
-        return Shortfall(f"all members must share one {level}, and no node says which {level} it is in")
-    shortfalls: list[tuple[int, tuple[str, ...], Shortfall]] = []
+        return PackingShortfall(f"all members must share one {level}, and no node says which {level} it is in")
+    shortfalls: list[tuple[int, tuple[str, ...], PackingShortfall]] = []
     for domain, members in sorted(domains.items(), key=lambda item: (_total_free(item[1], free), item[0])):
         found = _place_within(members, free, needs, largest)
-        if not isinstance(found, Shortfall):
+        if not isinstance(found, PackingShortfall):
             return found
         shortfalls.append((_total_free(members, free), domain, found))
     _, domain, shortfall = max(shortfalls, key=lambda entry: entry[:2])
-    return Shortfall(
+    return PackingShortfall(
         f"no {level} has room for all members; in {'/'.join(domain)}, which is the emptiest, {shortfall.sentence}"
     )
 
 
 def _place_within(
     nodes: Sequence[Node], free: Mapping[str, Resources], needs: Iterable[Need], largest: Resources
-) -> Assignment | Shortfall:
+) -> Assignment | PackingShortfall:
     left = {node.name: dict(free.get(node.name, {})) for node in nodes}
     assignment: Assignment = {}
     for need in needs:
@@ -128,7 +128,7 @@ def _place_within(
             if missing == 0:
                 break
         if missing:
-            return Shortfall(_explain(need, nodes, eligible, free, need.count - missing))
+            return PackingShortfall(_explain(need, nodes, eligible, free, need.count - missing))
     return assignment
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmaster.fake_cluster.fleet import Defaults
-from trainmaster.fake_cluster.seeded_random import Span
+from trainmaster.fake_cluster.seeded_random import DurationRange
 from trainmaster.protocol.states import FailureCategory
 
 PREFIX = "sim.trainmaster.dev/"
@@ -37,9 +37,9 @@ class BehaviourError(ValueError):
 class Behaviour:
     """What each member of a role does. Times are seconds before the cluster's speed is applied."""
 
-    run_time: Span
-    start_time: Span
-    stop_time: Span
+    run_time: DurationRange
+    start_time: DurationRange
+    stop_time: DurationRange
     """How long a member lives on after SIGTERM; the grace ends it in any case."""
     fail: float = 0.0
     fail_runs: int = 0
@@ -87,10 +87,10 @@ class _Reader:
     def __init__(self, said: Mapping[str, tuple[str, str]]) -> None:
         self._said = said
 
-    def span(self, option: str, default: str) -> Span:
+    def span(self, option: str, default: str) -> DurationRange:
         name, text = self._said.get(option, (option, default))
         try:
-            return Span.parse(text)
+            return DurationRange.parse(text)
         except ValueError as error:
             raise BehaviourError(f"{name}: {error}") from error
 

@@ -8,13 +8,13 @@ large step ends where many small ones do. Times are seconds on any one clock.
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from trainmaster.cluster_model.packing import Shortfall
+from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.fake_cluster.fleet import FleetCluster
 from trainmaster.fake_cluster.node_ledger import Floor
 from trainmaster.fake_cluster.node_life import Effect, NodeEvent, NodeLife
-from trainmaster.fake_cluster.plan import Plan, Plans, Refusal
+from trainmaster.fake_cluster.plan import FakeRefusal, FakeSpec, Plans
 from trainmaster.fake_cluster.pools import SimulatedNode
-from trainmaster.fake_cluster.run import SUCCEEDED, Run, Verdict
+from trainmaster.fake_cluster.run import SUCCEEDED, FakeEnd, FakeRun
 from trainmaster.fake_cluster.run_outcome import Fate, overdue
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -43,30 +43,30 @@ CAPABILITIES = (
 )
 
 
-class Cluster:
+class FakeCluster:
     """The state machine of one simulated cluster."""
 
     def __init__(self, spec: FleetCluster, now: float, seed: int = 0) -> None:
         self.spec = spec
         self.now = now
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, FakeRun] = {}
         """Every run held, by id."""
         self.floor = Floor(spec)
         self._seed = seed
         self._plans = Plans(spec.defaults, spec.datasets)
         self._fate = Fate(seed, spec.speed)
-        self._timers: list[tuple[float, int, int, Run | SimulatedNode, int]] = []
+        self._timers: list[tuple[float, int, int, FakeRun | SimulatedNode, int]] = []
         self._sweep_at = _LEAST_SWEPT
         self._count = 0
         """Of timers ever set: those of one moment go off in the order they were set."""
-        self._silent: list[tuple[float, int, Run]] = []
+        self._silent: list[tuple[float, int, FakeRun]] = []
         """Runs that end when the dispatcher is silent, by how long after its last word that begins."""
         self._lease: float | None = None
-        self._waiting: dict[str, Run] = {}
-        self._blocked: dict[Plan, str] = {}
+        self._waiting: dict[str, FakeRun] = {}
+        self._blocked: dict[FakeSpec, str] = {}
         """Gangs that did not fit since anything was last given back, and why."""
         self._freed = False
-        self._changed: dict[str, Run] = {}
+        self._changed: dict[str, FakeRun] = {}
         self._life = NodeLife(self.floor, seed, self._set)
         self._life.begin(now)
 
@@ -78,7 +78,7 @@ class Cluster:
         silent = self._silent_at()
         return silent if silent < at else at
 
-    def take_changed(self) -> dict[str, Run]:
+    def take_changed(self) -> dict[str, FakeRun]:
         """Runs that changed since the last call. Forgotten ones are not among them."""
         changed, self._changed = self._changed, {}
         return changed
@@ -112,11 +112,11 @@ class Cluster:
         if order.run in self.runs:
             return
         plan = self._plans.get(order.spec, order.sizes)
-        if isinstance(plan, Refusal):
-            run = self.runs[order.run] = Run(order, None, self.now)
-            self._end(run, Verdict(plan.state, plan.message, plan.category))
+        if isinstance(plan, FakeRefusal):
+            run = self.runs[order.run] = FakeRun(order, None, self.now)
+            self._end(run, FakeEnd(plan.state, plan.message, plan.category))
             return
-        run = self.runs[order.run] = Run(order, plan, self.now)
+        run = self.runs[order.run] = FakeRun(order, plan, self.now)
         self._changed[run.id] = run
         if run.disconnect is not None:
             self._mind_silence(run, plan, run.disconnect)
@@ -138,7 +138,7 @@ class Cluster:
         run.generation = order.generation
         message = f"stopped: {order.cause}" if run.places else f"stopped before it started: {order.cause}"
         if run.verdict is None or run.verdict.by_stop:
-            verdict = Verdict(order.cause.ends_as, message, by_stop=True)
+            verdict = FakeEnd(order.cause.ends_as, message, by_stop=True)
             self._conclude(run, verdict, order.grace_seconds, order.checkpoint_seconds)
         elif not self._hasten(run, order.grace_seconds, order.checkpoint_seconds):
             self._say(run)
@@ -163,14 +163,14 @@ class Cluster:
             self._say(run)
         self._settle()
 
-    def _waits_otherwise(self, run: Run, plan: Plan, order: ResizeRun) -> None:
+    def _waits_otherwise(self, run: FakeRun, plan: FakeSpec, order: ResizeRun) -> None:
         """A run that waits for room waits for as much as it is to have now."""
         run.plan = plan.at(order.sizes)
         run.pins = order.pins
         self._say(run)
         self._freed = run.id in self._waiting
 
-    def _shrink(self, run: Run, plan: Plan, sizes: dict[str, int], grace: float) -> None:
+    def _shrink(self, run: FakeRun, plan: FakeSpec, sizes: dict[str, int], grace: float) -> None:
         """Members of the highest indexes leave, within ``grace``; their places are free once all of them have ended."""
         run.plan = smaller = plan.at(sizes)
         counts = {
@@ -189,13 +189,13 @@ class Cluster:
         run.leaving = [*(run.leaving or ()), (self.now + takes, counts)]
         self._set(self.now + takes, _LEFT, run, _ANY)
 
-    def _let_go(self, run: Run, counts: dict[int, int]) -> None:
+    def _let_go(self, run: FakeRun, counts: dict[int, int]) -> None:
         if run.plan is not None and run.places is not None:
             for node in self.floor.take_some(run, run.plan, counts):
                 self._life.mind_idle(node, self.now)
             self._freed = bool(self._waiting)
 
-    def _left(self, run: Run) -> None:
+    def _left(self, run: FakeRun) -> None:
         """Members that were told to leave have ended."""
         due = [counts for at, counts in run.leaving or () if at <= self.now]
         run.leaving = [entry for entry in run.leaving or () if entry[0] > self.now] or None
@@ -204,7 +204,7 @@ class Cluster:
                 self._let_go(run, counts)
             self._say(run)
 
-    def _extend(self, run: Run, order: ResizeRun) -> None:
+    def _extend(self, run: FakeRun, order: ResizeRun) -> None:
         """Start more members if there is room for all of them, beside those that have not left yet."""
         plan = run.plan
         if plan is None:
@@ -274,7 +274,7 @@ class Cluster:
 
     # Timers
 
-    def _set(self, at: float, what: int, subject: Run | SimulatedNode, token: int = 0) -> None:
+    def _set(self, at: float, what: int, subject: FakeRun | SimulatedNode, token: int = 0) -> None:
         if at < inf:
             self._count += 1
             heappush(self._timers, (at, self._count, what, subject, token))
@@ -295,7 +295,7 @@ class Cluster:
         heapify(self._silent)
         self._sweep_at = 2 * (len(self._timers) + len(self._silent)) + _LEAST_SWEPT
 
-    def _go_off(self, what: int, subject: Run | SimulatedNode, token: int) -> None:
+    def _go_off(self, what: int, subject: FakeRun | SimulatedNode, token: int) -> None:
         if isinstance(subject, SimulatedNode):
             self._take_effect(self._life.happen(NodeEvent(what), subject, token, self.now))
         elif what == _LEFT:
@@ -330,11 +330,11 @@ class Cluster:
 
     # The life of a run
 
-    def _say(self, run: Run) -> None:
+    def _say(self, run: FakeRun) -> None:
         run.seq += 1
         self._changed[run.id] = run
 
-    def _place(self, run: Run, plan: Plan) -> bool:
+    def _place(self, run: FakeRun, plan: FakeSpec) -> bool:
         """Give a gang its places and start it; False if there is no room now."""
         if not self.floor.give(run, plan):
             return False
@@ -349,7 +349,7 @@ class Cluster:
             self._run(run)
         return True
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: FakeRun) -> None:
         plan = run.plan
         if plan is None:
             return
@@ -383,14 +383,14 @@ class Cluster:
                 if at < outcome.at:
                     self._set(at, what + role, run, run.token)
 
-    def _start_again(self, run: Run, role: int) -> None:
+    def _start_again(self, run: FakeRun, role: int) -> None:
         if run.restarts is None:
             run.restarts = {}
         run.restarts[role] = run.restarts.get(role, 0) + 1
         run.resting.discard(role)
         self._say(run)
 
-    def _come_to_end(self, run: Run) -> None:
+    def _come_to_end(self, run: FakeRun) -> None:
         plan, verdict = run.plan, run.outcome
         if plan is None:
             return
@@ -401,7 +401,7 @@ class Cluster:
         else:
             self._conclude(run, verdict, plan.stop_grace)
 
-    def _regroup(self, run: Run, plan: Plan) -> None:
+    def _regroup(self, run: FakeRun, plan: FakeSpec) -> None:
         """All members are told to end; they start again together a while after the last of them has."""
         ends = []
         for role, end in zip(plan.roles, run.role_ends, strict=True):
@@ -419,10 +419,10 @@ class Cluster:
         else:
             self._set(again_at, _REGROUPED, run, run.token)
 
-    def _wait(self, run: Run, plan: Plan) -> None:
+    def _wait(self, run: FakeRun, plan: FakeSpec) -> None:
         never = self.floor.never(plan)
         if never:
-            self._end(run, Verdict(RunState.RETURNED, f"it can never fit here: {never}"))
+            self._end(run, FakeEnd(RunState.RETURNED, f"it can never fit here: {never}"))
             return
         run.state = _PENDING
         run.message = _WAITS + self._why(plan)
@@ -448,20 +448,20 @@ class Cluster:
                     if not self._life.is_coming:
                         self._life.order(plan, self.now)
 
-    def _return(self, run: Run) -> None:
+    def _return(self, run: FakeRun) -> None:
         plan = run.plan
         if plan is None:
             return
-        self._end(run, Verdict(RunState.RETURNED, f"it waited for room: {self._why(plan)}"))
+        self._end(run, FakeEnd(RunState.RETURNED, f"it waited for room: {self._why(plan)}"))
 
-    def _why(self, plan: Plan) -> str:
+    def _why(self, plan: FakeSpec) -> str:
         """What a gang that does not fit lacks; looked up once as long as nothing is given back."""
         if plan not in self._blocked:
             found = self.floor.search(plan)
-            self._blocked[plan] = found.sentence if isinstance(found, Shortfall) else "no packing was found"
+            self._blocked[plan] = found.sentence if isinstance(found, PackingShortfall) else "no packing was found"
         return self._blocked[plan]
 
-    def _conclude(self, run: Run, verdict: Verdict, grace: float, wait: float = 0.0) -> None:
+    def _conclude(self, run: FakeRun, verdict: FakeEnd, grace: float, wait: float = 0.0) -> None:
         """Decide how a run ends. Its members save their state for ``wait`` and end within ``grace`` after that."""
         run.verdict = verdict
         if run.places is None or run.started_at == inf:
@@ -470,7 +470,7 @@ class Cluster:
             run.state, run.message = _STOPPING, verdict.message
             self._say(run)
 
-    def _hasten(self, run: Run, grace: float, wait: float = 0.0) -> bool:
+    def _hasten(self, run: FakeRun, grace: float, wait: float = 0.0) -> bool:
         """Members are told to stop after ``wait`` at the latest, and are gone ``grace`` later. Whether all of them are gone."""
         plan = run.plan
         if plan is None:
@@ -495,7 +495,7 @@ class Cluster:
         self._set(gone_at, _GONE, run, run.token)
         return False
 
-    def _end(self, run: Run, verdict: Verdict) -> None:
+    def _end(self, run: FakeRun, verdict: FakeEnd) -> None:
         run.verdict = verdict
         run.state, run.message = verdict.state, verdict.message
         run.ended_at = self.now
@@ -513,7 +513,7 @@ class Cluster:
 
     # Silence of the dispatcher
 
-    def _mind_silence(self, run: Run, plan: Plan, limit: float) -> None:
+    def _mind_silence(self, run: FakeRun, plan: FakeSpec, limit: float) -> None:
         """A tenth of the limit, at most a second, is kept back; the grace is at most half of the limit."""
         if self._lease is None:
             self._lease = self.now
@@ -523,7 +523,7 @@ class Cluster:
         if len(self._silent) > self._sweep_at:
             self._sweep()
 
-    def _lose(self, run: Run) -> None:
+    def _lose(self, run: FakeRun) -> None:
         if run.plan is None or run.disconnect is None:
             return
         limit = run.disconnect
@@ -533,7 +533,7 @@ class Cluster:
         kill_at = (self._lease or 0.0) + limit - min(1.0, limit / 10)
         grace = max(0.0, min(run.plan.stop_grace, limit / 2, kill_at - self.now))
         if run.verdict is None:
-            self._conclude(run, Verdict(RunState.LOST, message), grace)
+            self._conclude(run, FakeEnd(RunState.LOST, message), grace)
         else:
             self._hasten(run, grace)
 
@@ -545,6 +545,6 @@ class Cluster:
         for run in effect.lost:
             if run.plan is not None and run.verdict is None:
                 message = "a node failed that members were on"
-                self._conclude(run, Verdict(RunState.FAILED, message, FailureCategory.NODE_LOST), run.plan.stop_grace)
+                self._conclude(run, FakeEnd(RunState.FAILED, message, FailureCategory.NODE_LOST), run.plan.stop_grace)
         if effect.freed:
             self._freed = bool(self._waiting)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from trainmaster.fake_cluster.seeded_random import Span
+from trainmaster.fake_cluster.seeded_random import DurationRange
 from trainmaster.protocol.agent import MOST_NODES
 from trainmaster.protocol.base import Name40, Strict
 from trainmaster.protocol.durations import Duration, parse_duration
@@ -16,7 +16,7 @@ from trainmaster.protocol.states import ClusterKind
 
 
 def _check_span(value: str) -> str:
-    Span.parse(value)
+    DurationRange.parse(value)
     return value
 
 

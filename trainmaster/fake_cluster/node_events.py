@@ -7,7 +7,7 @@ moment, and is gone before the turn ends. So any moment can be asked for without
 from dataclasses import dataclass
 from math import floor
 
-from trainmaster.fake_cluster.seeded_random import Span, draw
+from trainmaster.fake_cluster.seeded_random import DurationRange, draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Visits:
 
     every: float
     chance: float
-    lasts: Span
+    lasts: DurationRange
 
     def at(self, seed: int, word: str, now: float) -> Visit:
         """The visit of the turn that ``now`` is in, for the node and kind that ``word`` names."""

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from trainmaster.cluster_model.packing import Assignment, Node, Shortfall, place
+from trainmaster.cluster_model.packing import Assignment, Node, PackingShortfall, place
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.fake_cluster.plan import Plan
-from trainmaster.fake_cluster.pools import Lot, Pool, SimulatedNode, Takes
-from trainmaster.fake_cluster.run import Place, Run
-from trainmaster.protocol.agent import NodeGroup
-from trainmaster.protocol.agent import Pool as Provisioned
+from trainmaster.fake_cluster.plan import FakeSpec
+from trainmaster.fake_cluster.pools import FakePool, Lot, SimulatedNode, Takes
+from trainmaster.fake_cluster.run import FakeRun, Place
+from trainmaster.protocol.agent import NodeGroup, Pool
 from trainmaster.protocol.quantities import Resources, parse_resources
 
 Pins = Mapping[str, Mapping[str, int]]
@@ -19,11 +18,11 @@ class Floor:
     """Accounts of the cluster: never more is given out than its nodes have."""
 
     def __init__(self, cluster: FleetCluster) -> None:
-        self.pools: list[Pool] = []
-        self._pool_of: dict[str, Pool] = {}
+        self.pools: list[FakePool] = []
+        self._pool_of: dict[str, FakePool] = {}
         """By the name of any group that was ever reported."""
         self._report: tuple[NodeGroup, ...] | None = None
-        self._left: tuple[Provisioned, ...] | None = None
+        self._left: tuple[Pool, ...] | None = None
         self._seen: tuple[list[Node], dict[str, SimulatedNode]] | None = None
         """The nodes that are up, as gang placement reads them, and ours by their names."""
         grid = parse_resources(cluster.grid)
@@ -33,14 +32,14 @@ class Floor:
                 least, most = (
                     whole // len(paths) + (number < whole % len(paths)) for whole in (group.count, group.most)
                 )
-                pool = Pool(len(self.pools), name, group, path, (least, most), grid)
+                pool = FakePool(len(self.pools), name, group, path, (least, most), grid)
                 self.pools.append(pool)
                 for _ in range(least):
                     self.settle(pool.add(up=True))
 
     # Which nodes there are
 
-    def settle(self, node: SimulatedNode) -> list[Run]:
+    def settle(self, node: SimulatedNode) -> list[FakeRun]:
         """Report a node in the lot that it belongs to now; returns our runs on it whose placement reads differently."""
         lot = node.pool.lot_of(node) if node.up else None
         if lot is node.lot:
@@ -57,7 +56,7 @@ class Floor:
             self._pool_of[lot.name] = lot.pool
         self._report = None
 
-    def set_up(self, node: SimulatedNode, up: bool) -> list[Run]:
+    def set_up(self, node: SimulatedNode, up: bool) -> list[FakeRun]:
         """Let a node take members and be reported, or neither."""
         node.pool.set_up(node, up)
         self._seen = self._left = None
@@ -76,11 +75,11 @@ class Floor:
                 return pool.nodes[int(number)]
         raise KeyError(f"there is no node {name}")
 
-    def pools_left(self) -> tuple[Provisioned, ...]:
+    def pools_left(self) -> tuple[Pool, ...]:
         """How many more nodes could be ordered, of each sort of which any could ever be."""
         if self._left is None:
             self._left = tuple(
-                Provisioned(
+                Pool(
                     name=pool.name,
                     most=pool.most,
                     count=max(0, pool.most - sum(node.up or node.ordered or node.failed for node in pool.nodes)),
@@ -106,7 +105,7 @@ class Floor:
 
     # Places
 
-    def give(self, run: Run, plan: Plan) -> bool:
+    def give(self, run: FakeRun, plan: FakeSpec) -> bool:
         """Give a run its places if its gang fits now."""
         places = self._find(plan, run.pins)
         if places is None:
@@ -118,7 +117,7 @@ class Floor:
             node.runs[run] = None
         return True
 
-    def give_more(self, run: Run, more: Plan, pins: Pins) -> bool:
+    def give_more(self, run: FakeRun, more: FakeSpec, pins: Pins) -> bool:
         """Give a run the places of further members if all of them fit now; their indexes follow those it has."""
         places = (self._fill_pins(more, pins) if pins else None) or self._fill(more)
         if places is None:
@@ -130,7 +129,7 @@ class Floor:
             node.runs[run] = None
         return True
 
-    def take_some(self, run: Run, plan: Plan, counts: Mapping[int, int]) -> list[SimulatedNode]:
+    def take_some(self, run: FakeRun, plan: FakeSpec, counts: Mapping[int, int]) -> list[SimulatedNode]:
         """Take the places of so many members back by role, of the highest indexes; returns the nodes that are idle now."""
         missing, kept, idle = dict(counts), list[Place](), []
         for node, role, count in reversed(run.places or ()):
@@ -150,7 +149,7 @@ class Floor:
         run.places = run.placed = kept
         return idle
 
-    def take_back(self, run: Run, plan: Plan) -> list[SimulatedNode]:
+    def take_back(self, run: FakeRun, plan: FakeSpec) -> list[SimulatedNode]:
         """Take a run's places back; returns the nodes that are idle now."""
         idle = []
         for node, role, count in run.places or ():
@@ -163,7 +162,7 @@ class Floor:
         run.places = None
         return idle
 
-    def _find(self, plan: Plan, pins: Pins) -> list[Place] | None:
+    def _find(self, plan: FakeSpec, pins: Pins) -> list[Place] | None:
         if plan.required is None and not plan.is_apart:
             places = self._fill_pins(plan, pins) if pins else None
             if places is None and plan.preferred is None:
@@ -171,9 +170,9 @@ class Floor:
             if places is not None or (len(plan.roles) == 1 and plan.preferred is None):
                 return places
         found = self.search(plan)
-        return None if isinstance(found, Shortfall) else self._book(plan, found)
+        return None if isinstance(found, PackingShortfall) else self._book(plan, found)
 
-    def _fill_pins(self, plan: Plan, pins: Pins) -> list[Place] | None:
+    def _fill_pins(self, plan: FakeSpec, pins: Pins) -> list[Place] | None:
         """Places in the groups that the dispatcher thought of."""
         places: list[Place] = []
         missing = [role.count for role in plan.roles]
@@ -193,7 +192,7 @@ class Floor:
             return None
         return places
 
-    def _fill(self, plan: Plan) -> list[Place] | None:
+    def _fill(self, plan: FakeSpec) -> list[Place] | None:
         """Places anywhere. Exact for one role: members are alike, so filling each node leaves none out."""
         places: list[Place] = []
         for role, pools in self._order(plan):
@@ -207,14 +206,14 @@ class Floor:
                 return None
         return places
 
-    def _order(self, plan: Plan) -> tuple[tuple[int, tuple[Pool, ...]], ...]:
+    def _order(self, plan: FakeSpec) -> tuple[tuple[int, tuple[FakePool, ...]], ...]:
         """Roles with the largest member first, and the pools that suit each, the best first."""
         if plan.order is None:
             roles = sorted(range(len(plan.roles)), key=lambda role: (-self._share(plan, role), role))
             plan.order = tuple((role, self._suiting(plan, role)) for role in roles)
         return plan.order
 
-    def _share(self, plan: Plan, role: int) -> float:
+    def _share(self, plan: FakeSpec, role: int) -> float:
         """A member's dominant share of a node, where it is smallest."""
         suiting = ((pool, self._suits(plan, pool)[role]) for pool in self.pools)
         return min(
@@ -226,11 +225,11 @@ class Floor:
             default=0.0,
         )
 
-    def _suiting(self, plan: Plan, role: int) -> tuple[Pool, ...]:
+    def _suiting(self, plan: FakeSpec, role: int) -> tuple[FakePool, ...]:
         """Unwanted taints come last, then pools whose devices would lie idle."""
         need = plan.roles[role].need
 
-        def key(pool: Pool) -> tuple[int, int, int]:
+        def key(pool: FakePool) -> tuple[int, int, int]:
             disliked = sum(
                 not any(one.tolerates(t.key, t.value, t.effect) for one in need.tolerations) for t in pool.taints
             )
@@ -239,7 +238,7 @@ class Floor:
 
         return tuple(sorted((pool for pool in self.pools if self._suits(plan, pool)[role] is not None), key=key))
 
-    def _fill_pool(self, plan: Plan, pool: Pool, role: int, missing: int, places: list[Place]) -> int:
+    def _fill_pool(self, plan: FakeSpec, pool: FakePool, role: int, missing: int, places: list[Place]) -> int:
         """Take places for members of a role in one pool; returns how many found none."""
         takes = self._suits(plan, pool)[role]
         if takes is None:
@@ -257,11 +256,11 @@ class Floor:
             missing -= count
         return 0
 
-    def _undo(self, plan: Plan, places: Sequence[Place]) -> None:
+    def _undo(self, plan: FakeSpec, places: Sequence[Place]) -> None:
         for node, role, count in places:
             node.pool.take(node, self._suits(plan, node.pool)[role] or (), -count)
 
-    def _suits(self, plan: Plan, pool: Pool) -> tuple[Takes | None, ...]:
+    def _suits(self, plan: FakeSpec, pool: FakePool) -> tuple[Takes | None, ...]:
         suits = plan.suits.get(pool.index)
         if suits is None:
             node = pool.as_node(pool.name)
@@ -271,7 +270,7 @@ class Floor:
             )
         return suits
 
-    def _book(self, plan: Plan, assignment: Assignment) -> list[Place]:
+    def _book(self, plan: FakeSpec, assignment: Assignment) -> list[Place]:
         _, by_name = self._view()
         places: list[Place] = []
         for name, roles in assignment.items():
@@ -287,21 +286,21 @@ class Floor:
 
     # Slow looks at every node
 
-    def search(self, plan: Plan) -> Assignment | Shortfall:
+    def search(self, plan: FakeSpec) -> Assignment | PackingShortfall:
         """Where a gang fits now, by a look at every node, or what is missing."""
         nodes, by_name = self._view()
         free = {name: node.pool.free_of(node) for name, node in by_name.items()}
         return _place(plan, nodes, free)
 
-    def never(self, plan: Plan) -> str:
+    def never(self, plan: FakeSpec) -> str:
         """Why a gang would not even fit if nothing ran here and all nodes were there; empty if it would."""
         if plan.never is None:
             nodes = [pool.as_node(f"{pool.name}-{n}") for pool in self.pools for n in range(pool.most)]
             found = _place(plan, nodes, {node.name: node.allocatable for node in nodes})
-            plan.never = found.sentence if isinstance(found, Shortfall) else ""
+            plan.never = found.sentence if isinstance(found, PackingShortfall) else ""
         return plan.never
 
-    def wanted(self, plan: Plan) -> list[SimulatedNode]:
+    def wanted(self, plan: FakeSpec) -> list[SimulatedNode]:
         """Nodes that could be provisioned and would let a gang start; none if they would not."""
         nodes, by_name = self._view()
         free = {name: node.pool.free_of(node) for name, node in by_name.items()}
@@ -312,8 +311,8 @@ class Floor:
                 absent[node.name] = node
                 further.append(pool.as_node(node.name))
                 free[node.name] = dict(further[-1].allocatable)
-        found = _place(plan, [*nodes, *further], free) if further else Shortfall("")
-        return [] if isinstance(found, Shortfall) else [absent[name] for name in sorted(found) if name in absent]
+        found = _place(plan, [*nodes, *further], free) if further else PackingShortfall("")
+        return [] if isinstance(found, PackingShortfall) else [absent[name] for name in sorted(found) if name in absent]
 
     def _view(self) -> tuple[list[Node], dict[str, SimulatedNode]]:
         if self._seen is None:
@@ -336,18 +335,18 @@ def _holds(node: SimulatedNode, takes: Takes, most: int) -> int:
     return most
 
 
-def _absent(pool: Pool) -> Iterator[SimulatedNode]:
+def _absent(pool: FakePool) -> Iterator[SimulatedNode]:
     while len(pool.nodes) < pool.most:
         pool.add(up=False)
     return (node for node in pool.nodes if not (node.up or node.ordered or node.failed))
 
 
-def _place(plan: Plan, nodes: Sequence[Node], free: Mapping[str, Resources]) -> Assignment | Shortfall:
+def _place(plan: FakeSpec, nodes: Sequence[Node], free: Mapping[str, Resources]) -> Assignment | PackingShortfall:
     needs = [role.need for role in plan.roles]
     if plan.required is not None:
         return place(nodes, free, needs, plan.required)
     if plan.preferred is not None:
         close = place(nodes, free, needs, plan.preferred)
-        if not isinstance(close, Shortfall):
+        if not isinstance(close, PackingShortfall):
             return close
     return place(nodes, free, needs)

@@ -7,10 +7,10 @@ from enum import IntEnum
 from trainmaster.fake_cluster.fleet import Foreign
 from trainmaster.fake_cluster.node_events import Visits
 from trainmaster.fake_cluster.node_ledger import Floor
-from trainmaster.fake_cluster.plan import Plan
-from trainmaster.fake_cluster.pools import Pool, SimulatedNode
-from trainmaster.fake_cluster.run import Run
-from trainmaster.fake_cluster.seeded_random import Span, draw
+from trainmaster.fake_cluster.plan import FakeSpec
+from trainmaster.fake_cluster.pools import FakePool, SimulatedNode
+from trainmaster.fake_cluster.run import FakeRun
+from trainmaster.fake_cluster.seeded_random import DurationRange, draw
 from trainmaster.protocol.durations import parse_duration
 from trainmaster.protocol.quantities import parse_resources
 
@@ -32,9 +32,9 @@ class NodeEvent(IntEnum):
 class Effect:
     """What an event of a node means for runs."""
 
-    moved: list[Run] = field(default_factory=list)
+    moved: list[FakeRun] = field(default_factory=list)
     """Their members are where they were, and that is reported under another name."""
-    lost: list[Run] = field(default_factory=list)
+    lost: list[FakeRun] = field(default_factory=list)
     """They had members on a node that is gone."""
     freed: bool = False
     """Something that was taken is free."""
@@ -62,7 +62,7 @@ class NodeLife:
             if group.foreign:
                 self._foreign[pool.index] = tuple(_foreign(pool, kind) for kind in group.foreign)
             if group.failures is not None:
-                every, lasts = parse_duration(group.failures.every), Span.parse(group.failures.lasts)
+                every, lasts = parse_duration(group.failures.every), DurationRange.parse(group.failures.lasts)
                 self._failures[pool.index] = Visits(every, group.failures.chance, lasts)
 
     def begin(self, now: float) -> None:
@@ -164,7 +164,7 @@ class NodeLife:
         """Whether nodes are on their way."""
         return self._coming > 0
 
-    def order(self, plan: Plan, now: float) -> None:
+    def order(self, plan: FakeSpec, now: float) -> None:
         """Order the nodes that would let a gang start."""
         if not self._is_elastic:
             return
@@ -175,7 +175,7 @@ class NodeLife:
                 self._floor.order(node)
                 self._coming += 1
                 name = node.pool.name
-                delay = Span.parse(provisioning.delay).at(draw(self._seed, name, self._orders, "delay"))
+                delay = DurationRange.parse(provisioning.delay).at(draw(self._seed, name, self._orders, "delay"))
                 fails = draw(self._seed, name, self._orders, "fails") < provisioning.fail
                 self._set(now + delay, NodeEvent.ARRIVES, node, int(fails))
 
@@ -205,7 +205,7 @@ class NodeLife:
         return NOTHING
 
 
-def _foreign(pool: Pool, kind: Foreign) -> tuple[Visits, tuple[int, ...]]:
+def _foreign(pool: FakePool, kind: Foreign) -> tuple[Visits, tuple[int, ...]]:
     amounts = parse_resources(kind.resources)
-    visits = Visits(parse_duration(kind.every), kind.chance, Span.parse(kind.lasts))
+    visits = Visits(parse_duration(kind.every), kind.chance, DurationRange.parse(kind.lasts))
     return visits, tuple(amounts.get(name, 0) for name in pool.names)

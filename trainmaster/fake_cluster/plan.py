@@ -16,7 +16,7 @@ from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster.protocol.validation_errors import mistakes_of
 
 if TYPE_CHECKING:
-    from trainmaster.fake_cluster.pools import Pool
+    from trainmaster.fake_cluster.pools import FakePool
 
 _READ = ("labels", "topology", "placement", "timeLimit", "stopGrace", "memberFailure", "success")
 """The fields of a specification beside its roles that a plan depends on; jobs that differ only in others share one."""
@@ -47,7 +47,7 @@ class PlannedRole:
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
+class FakeSpec:
     """A specification in the form that the cluster works with."""
 
     roles: tuple[PlannedRole, ...]
@@ -61,7 +61,7 @@ class Plan:
     """The role whose members decide that a run has succeeded; None: all members do."""
     suits: dict[int, tuple[tuple[tuple[int, int], ...] | None, ...]] = field(default_factory=dict)
     """By pool of nodes: what a member of each role takes of which of its amounts; None where it may not go."""
-    order: tuple[tuple[int, tuple["Pool", ...]], ...] | None = None
+    order: tuple[tuple[int, tuple["FakePool", ...]], ...] | None = None
     """Roles in the order in which they are placed, and the pools that suit each, the best first."""
     never: str | None = None
     """Why it would not even fit the empty cluster: a sentence, empty if it would, None as long as nobody asked."""
@@ -71,7 +71,7 @@ class Plan:
         """Whether a node may not take all that it has room for: then each node is looked at."""
         return any(role.need.max_per_node is not None for role in self.roles)
 
-    def at(self, sizes: Mapping[str, int]) -> "Plan":
+    def at(self, sizes: Mapping[str, int]) -> "FakeSpec":
         """The same with other counts. Roles that are not named keep theirs."""
         roles = []
         for role in self.roles:
@@ -93,7 +93,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FakeRefusal:
     """Why a run never starts here, and how it ends therefore."""
 
     state: RunState
@@ -126,9 +126,9 @@ class Plans:
     def __init__(self, defaults: Defaults, datasets: Iterable[str]) -> None:
         self._defaults = defaults
         self._datasets = frozenset(datasets)
-        self._known: dict[str, Plan | Refusal] = {}
+        self._known: dict[str, FakeSpec | FakeRefusal] = {}
 
-    def get(self, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan | Refusal:
+    def get(self, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> FakeSpec | FakeRefusal:
         """The plan for a specification in wire form.
 
         What another cluster might run is returned; what none can run as it is written has failed.
@@ -141,13 +141,13 @@ class Plans:
             plan = self._known[key] = self._make(spec, sizes)
         return plan
 
-    def _make(self, wire: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan | Refusal:
+    def _make(self, wire: Mapping[str, Any], sizes: Mapping[str, int]) -> FakeSpec | FakeRefusal:
         try:
             spec = JobSpec.model_validate(wire)
         except ValidationError as error:
             first = mistakes_of(error)[0]
             message = f"this agent does not understand the specification: {first.path}: {first.message}"
-            return Refusal(RunState.RETURNED, message)
+            return FakeRefusal(RunState.RETURNED, message)
         roles = []
         for role in spec.roles:
             count = sizes.get(role.name, 0)
@@ -155,21 +155,21 @@ class Plans:
                 continue
             if role.template is None:
                 message = f"role {role.name} has a podTemplate, which the simulated runtime cannot read"
-                return Refusal(RunState.RETURNED, message)
+                return FakeRefusal(RunState.RETURNED, message)
             try:
                 behaves = behaviour(spec.labels, role.template.env, self._defaults)
             except BehaviourError as error:
-                return Refusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
+                return FakeRefusal(RunState.FAILED, f"role {role.name}: {error}", FailureCategory.CONFIG)
             template = role.template
             needs = (template.amounts, template.node_selector, template.node_affinity, template.tolerations)
             need = Need(role.name, count, *needs, max_per_node=role.max_per_node)
             roles.append(PlannedRole(role.name, count, need, behaves, _restarts(spec.failure_of(role))))
         if not roles:
-            return Refusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
+            return FakeRefusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
         lack = self._lack(spec)
         if lack is not None:
-            return Refusal(RunState.RETURNED, lack)
-        return Plan(
+            return FakeRefusal(RunState.RETURNED, lack)
+        return FakeSpec(
             roles=tuple(roles),
             required=spec.topology.required,
             preferred=spec.topology.preferred,

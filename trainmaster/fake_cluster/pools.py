@@ -13,7 +13,7 @@ from trainmaster.protocol.agent import NodeGroup, Taint
 from trainmaster.protocol.quantities import Resources
 
 if TYPE_CHECKING:
-    from trainmaster.fake_cluster.run import Run
+    from trainmaster.fake_cluster.run import FakeRun
 
 Takes = tuple[tuple[int, int], ...]
 """What a member takes of a node: positions in the pool's amounts, and how much of each."""
@@ -24,13 +24,13 @@ class SimulatedNode:
 
     __slots__ = ("failed", "foreign", "free", "idle_token", "lot", "number", "ordered", "pool", "runs", "up")
 
-    def __init__(self, pool: "Pool", number: int, up: bool) -> None:
+    def __init__(self, pool: "FakePool", number: int, up: bool) -> None:
         self.pool = pool
         self.number = number
         self.free = list(pool.amounts)
         self.foreign: dict[int, tuple[int, ...]] | None = None
         """What pods that are not ours use now, by position of their kind in the group."""
-        self.runs: dict[Run, None] | None = None
+        self.runs: dict[FakeRun, None] | None = None
         """Ours that have members here, in the order they came."""
         self.up = up
         self.ordered = False
@@ -50,14 +50,14 @@ class Lot:
 
     __slots__ = ("count", "free", "name", "pool")
 
-    def __init__(self, pool: "Pool", name: str, free: Resources) -> None:
+    def __init__(self, pool: "FakePool", name: str, free: Resources) -> None:
         self.pool = pool
         self.name = name
         self.free = free
         self.count = 0
 
 
-class Pool:
+class FakePool:
     """Equivalent nodes: one group, one place in the topology."""
 
     def __init__(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from trainmaster.fake_cluster.plan import Plan
+from trainmaster.fake_cluster.plan import FakeSpec
 from trainmaster.fake_cluster.pools import SimulatedNode
 from trainmaster.protocol.agent import StartRun, StopRun
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -17,7 +17,7 @@ MemberState = Literal["pending", "running", "succeeded", "failed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FakeEnd:
     """How a run ends, or will end once its members are gone."""
 
     state: RunState
@@ -32,11 +32,11 @@ class Verdict:
     """Whether a stop asked for it; a later stop may then say otherwise."""
 
 
-SUCCEEDED = Verdict(RunState.SUCCEEDED)
+SUCCEEDED = FakeEnd(RunState.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FakeMember:
     """A member as it is at the moment of asking."""
 
     role: str
@@ -48,7 +48,7 @@ class Member:
     restarts: int = 0
 
 
-class Run:
+class FakeRun:
     """A run that a simulated cluster holds. Changed by its cluster only."""
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Run:
         "verdict",
     )
 
-    def __init__(self, order: StartRun, plan: Plan | None, now: float) -> None:
+    def __init__(self, order: StartRun, plan: FakeSpec | None, now: float) -> None:
         self.id = order.run
         self.plan = plan
         self.generation = order.generation
@@ -98,9 +98,9 @@ class Run:
         self.message = ""
         self.seq = 1
         self.stop: StopRun | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: FakeEnd | None = None
         """What was decided; the run ends so once its members are gone."""
-        self.outcome: Verdict | None = None
+        self.outcome: FakeEnd | None = None
         """What will become of it if nothing comes between; None while it runs: its members start again."""
         self.places: list[Place] | None = None
         """What it has of the cluster now."""
@@ -152,7 +152,7 @@ class Run:
             of_group[name] = of_group.get(name, 0) + count
         return groups
 
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[FakeMember]:
         """The members that have or had a place. Those that ended by themselves show it once the run is over."""
         if self.plan is None:
             return
@@ -165,12 +165,12 @@ class Run:
             for index in range(counts[position], counts[position] + count):
                 again = self.regroups + (restarts if index == 0 else 0)
                 if self.state.is_terminal and verdict.role == position and verdict.index == index:
-                    yield Member(role.name, index, "failed", name, verdict.exit_code, verdict.signal, again)
+                    yield FakeMember(role.name, index, "failed", name, verdict.exit_code, verdict.signal, again)
                 else:
                     own = state
                     if index == 0 and position in self.resting:
                         own = "stopped" if self.state.is_terminal else "pending"
-                    yield Member(role.name, index, own, name, 0 if own == "succeeded" else None, None, again)
+                    yield FakeMember(role.name, index, own, name, 0 if own == "succeeded" else None, None, again)
             counts[position] += count
 
     def _state(self, position: int) -> MemberState:

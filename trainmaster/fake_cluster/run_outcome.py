@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from math import inf
 
 from trainmaster.fake_cluster.behaviour import Behaviour
-from trainmaster.fake_cluster.plan import Plan
-from trainmaster.fake_cluster.run import SUCCEEDED, Verdict
-from trainmaster.fake_cluster.seeded_random import Span, draw
+from trainmaster.fake_cluster.plan import FakeSpec
+from trainmaster.fake_cluster.run import SUCCEEDED, FakeEnd
+from trainmaster.fake_cluster.seeded_random import DurationRange, draw
 from trainmaster.protocol.states import FailureCategory, RunState
 
 _NONE: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FakeOutcome:
     """When and how a run ends by itself, when each role's members do, and which role's member starts again when.
 
     With ``regroups`` it does not end at ``at``: a member fails then, and all start again together, that many seconds after they
@@ -22,7 +22,7 @@ class Outcome:
     """
 
     at: float
-    verdict: Verdict
+    verdict: FakeEnd
     role_ends: tuple[float, ...]
     restarts: tuple[tuple[float, int], ...] = ()
     rests: tuple[tuple[float, int], ...] = ()
@@ -30,9 +30,9 @@ class Outcome:
     regroups: float | None = None
 
 
-def overdue(plan: Plan) -> Verdict:
+def overdue(plan: FakeSpec) -> FakeEnd:
     """How a run ends whose time limit is over."""
-    return Verdict(RunState.FAILED, f"its time limit of {plan.time_limit:g} s is over", FailureCategory.DEADLINE)
+    return FakeEnd(RunState.FAILED, f"its time limit of {plan.time_limit:g} s is over", FailureCategory.DEADLINE)
 
 
 class Fate:
@@ -42,12 +42,12 @@ class Fate:
         self._seed = seed
         self._speed = speed
 
-    def span(self, span: Span, *words: object) -> float:
+    def span(self, span: DurationRange, *words: object) -> float:
         """Seconds drawn from a span."""
         part = 0.0 if span.least == span.most else draw(self._seed, *words)
         return span.at(part) / self._speed
 
-    def start_time(self, run: str, plan: Plan) -> float:
+    def start_time(self, run: str, plan: FakeSpec) -> float:
         """A gang has started when its slowest member has."""
         return max(self.span(role.behaviour.start_time, run, role.name, "start") for role in plan.roles)
 
@@ -55,13 +55,13 @@ class Fate:
         self,
         run: str,
         attempt: int,
-        plan: Plan,
+        plan: FakeSpec,
         now: float,
         *,
         deadline: float = inf,
         regroups: int = 0,
         restarted: Mapping[int, int] = _NONE,
-    ) -> Outcome:
+    ) -> FakeOutcome:
         """The outcome of a run whose members all start at ``now``, for the first time or again.
 
         ``regroups``: how often all were started again; ``restarted``: by role, how often a member was alone.
@@ -105,17 +105,17 @@ class Fate:
             at = regroup_at
         if deadline < at:
             at, verdict, regroup = deadline, overdue(plan), False
-        return Outcome(at, verdict, tuple(ends), tuple(restarts), tuple(rests), pause if regroup else None)
+        return FakeOutcome(at, verdict, tuple(ends), tuple(restarts), tuple(rests), pause if regroup else None)
 
     def _fails(self, run: str, role: str, attempt: int, does: Behaviour) -> bool:
         if attempt <= does.fail_runs or does.fail >= 1:
             return True
         return does.fail > 0 and draw(self._seed, run, role, "fail") < does.fail
 
-    def _failure(self, plan: Plan, position: int, index: int) -> Verdict:
+    def _failure(self, plan: FakeSpec, position: int, index: int) -> FakeEnd:
         role = plan.roles[position]
         does = role.behaviour
         how = f"exit code {does.exit_code}" if does.signal is None else f"signal {does.signal}"
         again = f" after {role.restarts.limit} restarts" if does.member_failures and role.restarts.limit else ""
         message = f"member {role.name}-{index} failed with {how}{again}"
-        return Verdict(RunState.FAILED, message, does.category, does.exit_code, does.signal, position, index)
+        return FakeEnd(RunState.FAILED, message, does.category, does.exit_code, does.signal, position, index)

@@ -19,14 +19,14 @@ def draw(seed: int, *words: object) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DurationRange:
     """Seconds between two bounds, ends included; ``inf`` means for ever."""
 
     least: float
     most: float
 
     @classmethod
-    def parse(cls, text: str) -> "Span":
+    def parse(cls, text: str) -> "DurationRange":
         """``5s``, ``1s-5s`` or ``forever``. Raises ValueError."""
         if text == "forever":
             return cls(inf, inf)

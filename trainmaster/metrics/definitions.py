@@ -4,7 +4,7 @@ No label ever names a job, a run, a session, a key or a raw path: the number of 
 routes alone. Observe batches by ``inc(n)`` and keep the child of ``labels(...)`` where a loop would ask for it again.
 """
 
-from trainmaster.metrics.kinds import Book, Process
+from trainmaster.metrics.kinds import Process, Registry
 
 _API, _SCHEDULER, _WORKER, _BEAT, _AGENT = (
     Process.API,
@@ -16,7 +16,7 @@ _API, _SCHEDULER, _WORKER, _BEAT, _AGENT = (
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0)
 
-BOOK = Book()
+BOOK = Registry()
 
 build_info = BOOK.gauge(
     "build_info",

@@ -73,7 +73,7 @@ class Definition:
         return frozenset((self.name,))
 
 
-class Book:
+class Registry:
     """All definitions, in reading order."""
 
     def __init__(self) -> None:

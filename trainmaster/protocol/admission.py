@@ -13,7 +13,7 @@ from typing import Any
 from trainmaster.protocol.admission_policy import AdmissionPolicy, is_allowed
 from trainmaster.protocol.errors import Mistake
 from trainmaster.protocol.jobs import Role
-from trainmaster.protocol.json_limits import Node, is_too_large, shown
+from trainmaster.protocol.json_limits import JsonNode, is_too_large, shown
 from trainmaster.protocol.pod_allowances import check_allowances, check_image, check_node_label, check_toleration
 from trainmaster.protocol.pod_requests import pod_requests, read_requests
 from trainmaster.protocol.pod_security import BASELINE, RESTRICTED, Pod, read_pod, volume_sources
@@ -53,7 +53,7 @@ def check_role(role: Role, policy: AdmissionPolicy | None) -> tuple[Mistake, ...
     if role.template is None or policy is None or (policy == DEFAULT and not _needs_a_look(role)):
         return ()
     mistakes: list[Mistake] = []
-    template = Node(role.template.model_dump(mode="json", by_alias=True), "template", mistakes)
+    template = JsonNode(role.template.model_dump(mode="json", by_alias=True), "template", mistakes)
     check_image(template.get("image"), policy)
     if role.template.run_as_user == 0 and policy.level == "restricted":
         template.get("runAsUser").refuse(
@@ -91,7 +91,7 @@ def check_pod_template(template: dict[str, Any], policy: AdmissionPolicy | None)
     if is_too_large(template):
         return (Mistake(path="", message="has too many values for a pod template"),)
     mistakes: list[Mistake] = []
-    root = Node(template, "", mistakes)
+    root = JsonNode(template, "", mistakes)
     pod = read_pod(root)
     check_structure(root)
     _check_fields(pod)
@@ -118,7 +118,7 @@ def _check_fields(pod: Pod) -> None:
         pod.spec.get("containers").refuse("must have at least one container")
 
 
-def _check_metadata(metadata: Node) -> None:
+def _check_metadata(metadata: JsonNode) -> None:
     for name, node in metadata.fields():
         if name not in ("labels", "annotations"):
             node.refuse("is set by the agent and must be left out; a tenant sets labels and annotations")
@@ -150,7 +150,7 @@ def _check_service_account(pod: Pod, policy: AdmissionPolicy) -> None:
                 source.get(kind).refuse("is not allowed: it proves to others to be this service account")
 
 
-def _projected(pod: Pod) -> Iterator[Node]:
+def _projected(pod: Pod) -> Iterator[JsonNode]:
     for kind, source in volume_sources(pod):
         if kind == "projected":
             yield from source.get("sources").items()
@@ -165,7 +165,7 @@ def _check_secrets(pod: Pod, policy: AdmissionPolicy) -> None:
             name.refuse(f"secret {shown(text)} is not allowed here")
 
 
-def _secret_names(pod: Pod) -> Iterator[Node]:
+def _secret_names(pod: Pod) -> Iterator[JsonNode]:
     for secret in pod.spec.get("imagePullSecrets").items():
         yield secret.get("name")
     references = []

@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """A value and where it is. All nodes of one document write to the same list of mistakes."""
 
     value: object
@@ -51,29 +51,29 @@ class Node:
     def is_set(self) -> bool:
         return self.value is not None
 
-    def get(self, key: str) -> "Node":
+    def get(self, key: str) -> "JsonNode":
         """A field of this mapping; an unset node where there is none."""
         if isinstance(self.value, dict):
             return self._at(key, self.value.get(key))
         self._pairs()
         return self._at(key, None)
 
-    def fields(self) -> list[tuple[str, "Node"]]:
+    def fields(self) -> list[tuple[str, "JsonNode"]]:
         """The fields that are set, by name."""
         return [(key, self._at(key, value)) for key, value in self._pairs() if value is not None]
 
-    def entries(self) -> list[tuple[str, "Node"]]:
+    def entries(self) -> list[tuple[str, "JsonNode"]]:
         """All of a mapping whose keys are data; Kubernetes keeps those whose value is null, so they count here."""
         return [(key, self._at(key, value)) for key, value in self._pairs()]
 
-    def items(self) -> list["Node"]:
+    def items(self) -> list["JsonNode"]:
         """The elements of this list."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
             self.refuse(f"must be a list, not {shown(self.value)}")
             return []
-        return [Node(item, f"{self.path}[{index}]", self.mistakes) for index, item in enumerate(self.value)]
+        return [JsonNode(item, f"{self.path}[{index}]", self.mistakes) for index, item in enumerate(self.value)]
 
     def text(self) -> str | None:
         if self.value is None or isinstance(self.value, str):
@@ -114,6 +114,6 @@ class Node:
             self.refuse("has a field whose name is not a string")
         return pairs
 
-    def _at(self, key: str, value: object) -> "Node":
+    def _at(self, key: str, value: object) -> "JsonNode":
         step = f"[{key}]" if "." in key or "/" in key else f".{key}" if self.path else key
-        return Node(value, self.path + step, self.mistakes)
+        return JsonNode(value, self.path + step, self.mistakes)

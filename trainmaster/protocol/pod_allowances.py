@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainmaster.protocol.admission_policy import HARMLESS_ANNOTATIONS, AdmissionPolicy, is_allowed
 from trainmaster.protocol.ids import parse_run_id
-from trainmaster.protocol.json_limits import Node, shown
+from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.protocol.pod_security import Pod, volume_sources
 
 CONTROL_PLANE = (
@@ -39,7 +39,7 @@ _ACTORS = {
 _CHOOSES = ("In", "Exists", "Gt", "Lt", "")
 
 
-def check_allowances(metadata: Node, pod: Pod, policy: AdmissionPolicy) -> None:
+def check_allowances(metadata: JsonNode, pod: Pod, policy: AdmissionPolicy) -> None:
     """Write what the policy does not allow by name as mistakes of the document."""
     _check_annotations(metadata.get("annotations"), policy)
     _check_labels(metadata.get("labels"), policy)
@@ -61,12 +61,12 @@ def check_allowances(metadata: Node, pod: Pod, policy: AdmissionPolicy) -> None:
     _check_affinity(pod.spec.get("affinity"), metadata.get("labels"), policy)
 
 
-def check_image(image: Node, policy: AdmissionPolicy) -> None:
+def check_image(image: JsonNode, policy: AdmissionPolicy) -> None:
     if isinstance(image.value, str) and image.value and not is_allowed(image.value, policy.images):
         image.refuse(f"image {shown(image.value)} is not allowed here; allowed are {', '.join(policy.images[:10])}")
 
 
-def check_toleration(toleration: Node, policy: AdmissionPolicy) -> None:
+def check_toleration(toleration: JsonNode, policy: AdmissionPolicy) -> None:
     key = toleration.get("key").value
     if not isinstance(key, str) or not key:
         if policy.tolerations is None or "*" not in policy.tolerations:
@@ -78,7 +78,7 @@ def check_toleration(toleration: Node, policy: AdmissionPolicy) -> None:
         toleration.get("key").refuse(f"taint {shown(key)} may not be tolerated here")
 
 
-def check_node_label(node: Node, key: str, policy: AdmissionPolicy) -> None:
+def check_node_label(node: JsonNode, key: str, policy: AdmissionPolicy) -> None:
     """Check the key of a node label by which nodes are chosen."""
     if policy.node_labels is None:
         if key in CONTROL_PLANE:
@@ -92,7 +92,7 @@ def _is_below(key: str, domains: tuple[str, ...]) -> bool:
     return any(owner == one or owner.endswith(f".{one}") for one in domains)
 
 
-def _check_annotations(annotations: Node, policy: AdmissionPolicy) -> None:
+def _check_annotations(annotations: JsonNode, policy: AdmissionPolicy) -> None:
     for key, value in annotations.fields():
         has_domain = "/" in key or "." in key
         if not has_domain or is_allowed(key, HARMLESS_ANNOTATIONS) or is_allowed(key, policy.annotations):
@@ -102,7 +102,7 @@ def _check_annotations(annotations: Node, policy: AdmissionPolicy) -> None:
         value.refuse(f"this annotation is not allowed here{acts}")
 
 
-def _check_labels(labels: Node, policy: AdmissionPolicy) -> None:
+def _check_labels(labels: JsonNode, policy: AdmissionPolicy) -> None:
     for key, value in labels.fields():
         if _is_below(key, _POWERFUL_LABELS) and not is_allowed(key, policy.labels):
             value.refuse("this label is not allowed here: others hand out rights or change pods by it")
@@ -125,7 +125,7 @@ def _is_of_a_run(name: str) -> bool:
     return True
 
 
-def _check_name(kind: str, name: Node, policy: AdmissionPolicy) -> None:
+def _check_name(kind: str, name: JsonNode, policy: AdmissionPolicy) -> None:
     text = name.text()
     if not text:
         name.refuse(f"must name a {kind}")
@@ -135,7 +135,7 @@ def _check_name(kind: str, name: Node, policy: AdmissionPolicy) -> None:
         name.refuse(f"{kind} {shown(text)} is not allowed here")
 
 
-def _named(pod: Pod) -> Iterator[tuple[str, Node]]:
+def _named(pod: Pod) -> Iterator[tuple[str, JsonNode]]:
     """The ConfigMaps, claims and CSI drivers that a pod uses."""
     for container in pod.containers:
         references = [one.get("configMapRef") for one in container.get("envFrom").items()]
@@ -154,7 +154,7 @@ def _named(pod: Pod) -> Iterator[tuple[str, Node]]:
             yield from _named_inside(kind, source)
 
 
-def _named_inside(kind: str, source: Node) -> Iterator[tuple[str, Node]]:
+def _named_inside(kind: str, source: JsonNode) -> Iterator[tuple[str, JsonNode]]:
     if kind == "projected":
         for one in source.get("sources").items():
             if one.get("configMap").is_set:
@@ -182,7 +182,7 @@ def _check_claim_templates(pod: Pod) -> None:
                 data.get("namespace").refuse("must be left out: data of other namespaces may not be read")
 
 
-def _check_affinity(affinity: Node, labels: Node, policy: AdmissionPolicy) -> None:
+def _check_affinity(affinity: JsonNode, labels: JsonNode, policy: AdmissionPolicy) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
     node = affinity.get("nodeAffinity")
@@ -203,13 +203,13 @@ def _check_affinity(affinity: Node, labels: Node, policy: AdmissionPolicy) -> No
             _check_pod_term(weighted.get("podAffinityTerm"))
 
 
-def _check_pod_term(term: Node) -> None:
+def _check_pod_term(term: JsonNode) -> None:
     for field in ("namespaces", "namespaceSelector"):
         if term.get(field).is_set:
             term.get(field).refuse("must be left out: pods of other namespaces are not to be counted on")
 
 
-def _check_own(term: Node, own: dict[str, object]) -> None:
+def _check_own(term: JsonNode, own: dict[str, object]) -> None:
     """A hard rule may only speak of pods that carry labels of this one: it would keep others' pods away, or wait for them."""
     selector = term.get("labelSelector")
     wanted = dict(selector.get("matchLabels").entries())

@@ -7,7 +7,7 @@ Formula: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#
 from typing import Any
 
 from trainmaster.protocol.errors import Mistake
-from trainmaster.protocol.json_limits import Node, shown
+from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.protocol.quantities import Resources, parse_quantity
 
 _LONGEST_QUANTITY = 64
@@ -20,13 +20,13 @@ def pod_requests(template: dict[str, Any]) -> Resources:
     Raises ValueError with the path of the first quantity, or other part, that cannot be read.
     """
     mistakes: list[Mistake] = []
-    amounts = read_requests(Node(template, "", mistakes).get("spec"))
+    amounts = read_requests(JsonNode(template, "", mistakes).get("spec"))
     if mistakes:
         raise ValueError(f"{mistakes[0].path}: {mistakes[0].message}")
     return amounts
 
 
-def read_requests(spec: Node) -> Resources:
+def read_requests(spec: JsonNode) -> Resources:
     """The same for the pod specification at ``spec``; what cannot be read is noted as mistakes of that document."""
     running: Resources = {}
     for container in spec.get("containers").items():
@@ -51,12 +51,12 @@ def read_requests(spec: Node) -> Resources:
     return {name: amount for name, amount in running.items() if amount}
 
 
-def _requests(resources: Node) -> Resources:
+def _requests(resources: JsonNode) -> Resources:
     """Kubernetes sets a missing request to the limit."""
     return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 
 
-def _apply_pod_level(amounts: Resources, resources: Node) -> None:
+def _apply_pod_level(amounts: Resources, resources: JsonNode) -> None:
     # A pod's own request may not be below what its containers need, so the larger one is what Kubernetes takes; and it
     # is the safe one for a cluster too old to know pods' own requests. A limit counts only where nothing is requested.
     requests, limits = _amounts(resources.get("requests")), _amounts(resources.get("limits"))
@@ -66,7 +66,7 @@ def _apply_pod_level(amounts: Resources, resources: Node) -> None:
             amounts.setdefault(name, amount)
 
 
-def _amounts(quantities: Node) -> Resources:
+def _amounts(quantities: JsonNode) -> Resources:
     amounts: Resources = {}
     for name, node in quantities.entries():
         text = node.value

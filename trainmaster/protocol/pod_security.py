@@ -11,7 +11,7 @@ namespaces silently drops that field, and members run on Linux.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainmaster.protocol.json_limits import Node, shown
+from trainmaster.protocol.json_limits import JsonNode, shown
 
 BASELINE_CAPABILITIES = frozenset(
     "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE "
@@ -40,28 +40,28 @@ _SECCOMP_ANNOTATIONS = ("seccomp.security.alpha.kubernetes.io/pod", "container.s
 class Pod:
     """The parts of a pod template that the standards speak of."""
 
-    annotations: Node
-    spec: Node
-    containers: tuple[Node, ...]
+    annotations: JsonNode
+    spec: JsonNode
+    containers: tuple[JsonNode, ...]
 
     @property
-    def context(self) -> Node:
+    def context(self) -> JsonNode:
         return self.spec.get("securityContext")
 
     @property
-    def contexts(self) -> tuple[Node, ...]:
+    def contexts(self) -> tuple[JsonNode, ...]:
         """The security contexts of the pod and of every container."""
         return (self.context, *(container.get("securityContext") for container in self.containers))
 
 
-def read_pod(template: Node) -> Pod:
+def read_pod(template: JsonNode) -> Pod:
     spec = template.get("spec")
     kinds = ("containers", "initContainers", "ephemeralContainers")
     containers = tuple(container for kind in kinds for container in spec.get(kind).items())
     return Pod(template.get("metadata").get("annotations"), spec, containers)
 
 
-def volume_sources(pod: Pod) -> list[tuple[str, Node]]:
+def volume_sources(pod: Pod) -> list[tuple[str, JsonNode]]:
     """The types of all volumes, with what each says about itself."""
     volumes = pod.spec.get("volumes").items()
     return [(kind, source) for volume in volumes for kind, source in volume.fields() if kind != "name"]
@@ -126,12 +126,12 @@ def _seccomp(pod: Pod) -> None:
             _old_profile(value, ("runtime/default", "docker/default"))
 
 
-def _profile(profile: Node) -> None:
+def _profile(profile: JsonNode) -> None:
     if profile.is_set and profile.get("type").text() not in _PROFILES:
         profile.get("type").refuse(f"must be one of {', '.join(_PROFILES)}")
 
 
-def _old_profile(value: Node, allowed: tuple[str, ...]) -> None:
+def _old_profile(value: JsonNode, allowed: tuple[str, ...]) -> None:
     text = value.text()
     if text is not None and text not in allowed and not text.startswith("localhost/"):
         value.refuse("must be runtime/default or localhost/NAME")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from trainmaster.protocol.json_limits import Node, shown
+from trainmaster.protocol.json_limits import JsonNode, shown
 from trainmaster.protocol.pod_types import POD_TYPES
 from trainmaster.protocol.quantities import parse_quantity
 
@@ -44,7 +44,7 @@ _RANGES = {
 }
 
 
-def check_structure(template: Node) -> None:
+def check_structure(template: JsonNode) -> None:
     """Write what is wrong with the structure of a pod template (``metadata`` and ``spec``) as mistakes of its document."""
     template.only(frozenset(("metadata", "spec")))
     metadata = template.get("metadata")
@@ -57,7 +57,7 @@ def check_structure(template: Node) -> None:
     _check_names(spec)
 
 
-def _check_type(name: str, node: Node) -> None:
+def _check_type(name: str, node: JsonNode) -> None:
     types = POD_TYPES[name]
     if not isinstance(node.value, dict):
         node.fields()  # says what it is instead
@@ -90,7 +90,7 @@ def _is_plain(kind: str, value: object) -> bool:
     return False
 
 
-def _check_kind(kind: str, node: Node, *, is_required: bool = False) -> None:
+def _check_kind(kind: str, node: JsonNode, *, is_required: bool = False) -> None:
     if kind[0] == "[":
         for item in node.items():
             if item.is_set:
@@ -110,7 +110,7 @@ def _check_kind(kind: str, node: Node, *, is_required: bool = False) -> None:
 # -- scalars
 
 
-def _text(node: Node, *, empty: bool = False) -> str | None:
+def _text(node: JsonNode, *, empty: bool = False) -> str | None:
     text = node.text()
     if text is None:
         return None
@@ -120,7 +120,7 @@ def _text(node: Node, *, empty: bool = False) -> str | None:
     return None if _is_no_utf8(node, text) else text
 
 
-def _is_no_utf8(node: Node, text: str) -> bool:
+def _is_no_utf8(node: JsonNode, text: str) -> bool:
     if text.isascii():
         return False
     try:
@@ -131,20 +131,20 @@ def _is_no_utf8(node: Node, text: str) -> bool:
     return False
 
 
-def _one_of(node: Node, words: list[str], *, empty: bool) -> None:
+def _one_of(node: JsonNode, words: list[str], *, empty: bool) -> None:
     """Check a word; an empty one is the same as none to Kubernetes, where it may be left out."""
     text = node.text()
     if text is not None and text not in words and (text or not empty):
         node.refuse(f"must be one of {', '.join(words)}, not {shown(text)}")
 
 
-def _whole(node: Node, least: int, most: int) -> None:
+def _whole(node: JsonNode, least: int, most: int) -> None:
     number = node.whole()
     if number is not None and not least <= number <= most:
         node.refuse(f"must be a whole number from {least} to {most}")
 
 
-def _matching(node: Node, pattern: re.Pattern[str], most: int, what: str, *, empty: bool = False) -> None:
+def _matching(node: JsonNode, pattern: re.Pattern[str], most: int, what: str, *, empty: bool = False) -> None:
     text = node.text()
     if text is None or (empty and not text):
         return
@@ -178,13 +178,13 @@ def _is_label_key(text: str) -> bool:
     return is_name and (not slash or (len(domain) <= _LONGEST_NAME and _NAME.fullmatch(domain) is not None))
 
 
-def _label_key(node: Node) -> None:
+def _label_key(node: JsonNode) -> None:
     text = node.text()
     if text is not None and not _is_label_key(text):
         node.refuse(f"must be a label key such as example.com/name, not {shown(text)}")
 
 
-def _labels(node: Node) -> None:
+def _labels(node: JsonNode) -> None:
     for key, value in node.entries():
         if not _is_label_key(key):
             value.refuse("is not a label key such as example.com/name")
@@ -193,7 +193,7 @@ def _labels(node: Node) -> None:
             _label_value(value)
 
 
-def _annotations(node: Node) -> None:
+def _annotations(node: JsonNode) -> None:
     size = 0
     for key, value in node.entries():
         if not _is_label_key(key.lower()):
@@ -205,21 +205,21 @@ def _annotations(node: Node) -> None:
         node.refuse(f"must have at most {_MOST_ANNOTATIONS} bytes together")
 
 
-def _texts(node: Node) -> None:
+def _texts(node: JsonNode) -> None:
     for key, value in node.entries():
         _is_no_utf8(value, key)
         value.must_be_text()
         _text(value, empty=True)
 
 
-def _resources(node: Node) -> None:
+def _resources(node: JsonNode) -> None:
     """Check the names; the amounts are read by ``pod_requests.py``."""
     for name, value in node.entries():
         if not _is_label_key(name):
             value.refuse("is not the name of a resource, such as cpu or nvidia.com/gpu")
 
 
-def _quantity(node: Node) -> None:
+def _quantity(node: JsonNode) -> None:
     value = node.value
     text = (
         str(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else value
@@ -233,13 +233,13 @@ def _quantity(node: Node) -> None:
         node.refuse(str(error).encode("utf-8", "replace").decode())
 
 
-def _quantities(node: Node) -> None:
+def _quantities(node: JsonNode) -> None:
     _resources(node)
     for _, value in node.entries():
         _quantity(value)
 
 
-def _port(node: Node) -> None:
+def _port(node: JsonNode) -> None:
     if isinstance(node.value, str):
         _port_name(node)
         if not node.value:
@@ -248,13 +248,13 @@ def _port(node: Node) -> None:
         _whole(node, 1, 65535)
 
 
-def _environment_name(node: Node) -> None:
+def _environment_name(node: JsonNode) -> None:
     text = node.text()
     if text is not None and not (text.isascii() and text.isprintable() and text and "=" not in text):
         node.refuse(f"must be printable ASCII without '=', not {shown(text)}")
 
 
-def _address(node: Node) -> None:
+def _address(node: JsonNode) -> None:
     text = node.text()
     if text is None:
         return
@@ -265,13 +265,13 @@ def _address(node: Node) -> None:
         node.refuse(f"must be an IP address, not {shown(text)}")
 
 
-def _image(node: Node) -> None:
+def _image(node: JsonNode) -> None:
     text = _text(node)
     if text is not None and text != text.strip():
         node.refuse("must not begin or end with a space")
 
 
-def _search_domain(node: Node) -> None:
+def _search_domain(node: JsonNode) -> None:
     text = node.text()
     if text is not None and text != ".":
         plain = text.removesuffix(".").replace("_", "-")
@@ -279,11 +279,11 @@ def _search_domain(node: Node) -> None:
             node.refuse(f"must be the name of a domain, not {shown(text)}")
 
 
-_SCALARS: dict[str, Callable[[Node], object]] = {
+_SCALARS: dict[str, Callable[[JsonNode], object]] = {
     "any": lambda node: None,
     "str": _text,
     "text": partial(_text, empty=True),
-    "bool": Node.flag,
+    "bool": JsonNode.flag,
     "label": _label,
     "name": _name,
     "labelkey": _label_key,
@@ -306,33 +306,33 @@ _SCALARS: dict[str, Callable[[Node], object]] = {
 # -- what one field demands of another
 
 
-def _exactly_one(node: Node, *, of: Iterable[str] = (), but: Iterable[str] = (), what: str) -> None:
+def _exactly_one(node: JsonNode, *, of: Iterable[str] = (), but: Iterable[str] = (), what: str) -> None:
     found = [name for name, _ in node.fields() if (name in of if of else name not in but)]
     if isinstance(node.value, dict) and len(found) != 1:
         node.refuse(f"must have exactly one {what}")
 
 
-def _at_most_one(node: Node, first: str, second: str) -> None:
+def _at_most_one(node: JsonNode, first: str, second: str) -> None:
     if node.get(first).is_set and node.get(second).is_set:
         node.get(second).refuse(f"must be left out where {first} is set")
 
 
-def _environment_item(node: Node) -> None:
+def _environment_item(node: JsonNode) -> None:
     if node.get("value").value:
         _at_most_one(node, "value", "valueFrom")
 
 
-def _command(node: Node) -> None:
+def _command(node: JsonNode) -> None:
     if not node.get("command").items():
         node.get("command").refuse("must have at least one word")
 
 
-def _option(node: Node) -> None:
+def _option(node: JsonNode) -> None:
     if not node.get("name").value:
         node.get("name").refuse("must be set")
 
 
-def _field_in(node: Node, words: frozenset[str]) -> None:
+def _field_in(node: JsonNode, words: frozenset[str]) -> None:
     path = node.get("fieldRef").get("fieldPath")
     if isinstance(path.value, str) and path.value not in words:
         subscript = _SUBSCRIPT.fullmatch(path.value)
@@ -343,18 +343,18 @@ def _field_in(node: Node, words: frozenset[str]) -> None:
         resource.refuse(f"must be a limit or a request such as limits.cpu, not {shown(resource.value)}")
 
 
-def _environment_source(node: Node) -> None:
+def _environment_source(node: JsonNode) -> None:
     _exactly_one(node, what="source")
     _field_in(node, _ENVIRONMENT_FIELDS)
 
 
-def _downward_file(node: Node) -> None:
+def _downward_file(node: JsonNode) -> None:
     _relative_path(node)
     _exactly_one(node, of=("fieldRef", "resourceFieldRef"), what="of fieldRef and resourceFieldRef")
     _field_in(node, _FILE_FIELDS)
 
 
-def _selector_values(node: Node) -> None:
+def _selector_values(node: JsonNode) -> None:
     operator, values = node.get("operator").value, node.get("values")
     items = values.value if isinstance(values.value, list) else []
     if operator in ("In", "NotIn") and not items:
@@ -367,7 +367,7 @@ def _selector_values(node: Node) -> None:
         values.refuse(f"must be one whole number, as a string, for operator {operator}")
 
 
-def _node_term(node: Node) -> None:
+def _node_term(node: JsonNode) -> None:
     for item in node.get("matchFields").items():
         if item.get("key").value != "metadata.name":
             item.get("key").refuse("must be metadata.name, the only field of a node that can be matched")
@@ -376,13 +376,13 @@ def _node_term(node: Node) -> None:
             _label_value(value)
 
 
-def _node_selector(node: Node) -> None:
+def _node_selector(node: JsonNode) -> None:
     terms = node.get("nodeSelectorTerms")
     if isinstance(terms.value, list) and not terms.value:
         terms.refuse("must have at least one term")
 
 
-def _toleration(node: Node) -> None:
+def _toleration(node: JsonNode) -> None:
     key, operator, value = node.get("key"), node.get("operator").value, node.get("value")
     if isinstance(key.value, str) and key.value:
         _label_key(key)
@@ -397,11 +397,11 @@ def _toleration(node: Node) -> None:
         node.get("effect").refuse("must be NoExecute where tolerationSeconds is set")
 
 
-def _probe(node: Node) -> None:
+def _probe(node: JsonNode) -> None:
     _exactly_one(node, of=("exec", "grpc", "httpGet", "tcpSocket"), what="of exec, grpc, httpGet and tcpSocket")
 
 
-def _profile(node: Node) -> None:
+def _profile(node: JsonNode) -> None:
     is_local = node.get("type").value == "Localhost"
     if is_local and not node.get("localhostProfile").value:
         node.get("localhostProfile").refuse("must be set for type Localhost")
@@ -409,7 +409,7 @@ def _profile(node: Node) -> None:
         node.get("localhostProfile").refuse("must be left out unless the type is Localhost")
 
 
-def _resource_requirements(node: Node) -> None:
+def _resource_requirements(node: JsonNode) -> None:
     limits = dict(node.get("limits").entries())
     for name, request in node.get("requests").entries():
         limit = limits.get(name)
@@ -422,18 +422,18 @@ def _resource_requirements(node: Node) -> None:
             continue  # told where amounts are read
 
 
-def _claim(node: Node) -> None:
+def _claim(node: JsonNode) -> None:
     _exactly_one(node, but=("name",), what="of resourceClaimName and resourceClaimTemplateName")
 
 
-def _relative_path(node: Node) -> None:
+def _relative_path(node: JsonNode) -> None:
     for field in ("path", "subPath", "subPathExpr"):
         text = node.get(field).value
         if isinstance(text, str) and (text.startswith("/") or ".." in text.split("/")):
             node.get(field).refuse("must be a relative path without '..'")
 
 
-def _mount(node: Node) -> None:
+def _mount(node: JsonNode) -> None:
     _relative_path(node)
     _at_most_one(node, "subPath", "subPathExpr")
     path = node.get("mountPath").value
@@ -441,12 +441,12 @@ def _mount(node: Node) -> None:
         node.get("mountPath").refuse("must not contain ':'")
 
 
-def _container(node: Node) -> None:
+def _container(node: JsonNode) -> None:
     _unique(node.get("ports"), "name", "port")
     _unique(node.get("volumeMounts"), "mountPath", "mount")
 
 
-def _unique(items: Node, field: str, what: str) -> None:
+def _unique(items: JsonNode, field: str, what: str) -> None:
     seen = set()
     for item in items.items():
         value = item.get(field).value
@@ -456,7 +456,7 @@ def _unique(items: Node, field: str, what: str) -> None:
             seen.add(value)
 
 
-_RULES: dict[str, Callable[[Node], None]] = {
+_RULES: dict[str, Callable[[JsonNode], None]] = {
     "Volume": partial(_exactly_one, but=("name",), what="type of volume"),
     "VolumeProjection": partial(_exactly_one, what="source"),
     "EnvVar": _environment_item,
@@ -482,7 +482,7 @@ _RULES: dict[str, Callable[[Node], None]] = {
 }
 
 
-def _check_names(spec: Node) -> None:
+def _check_names(spec: JsonNode) -> None:
     """Names that must differ, and names of volumes that must be there."""
     seen: set[str] = set()
     volumes = {one.get("name").value for one in spec.get("volumes").items() if isinstance(one.get("name").value, str)}

@@ -17,8 +17,8 @@ from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.groups import OUT, PRODUCTS, Alike, Grid, Grouped, Grouper, as_group
 from trainmaster_agent.capacity.hypernodes import HyperNodes
 from trainmaster_agent.capacity.node_cache import Host
-from trainmaster_agent.capacity.nodes import State
-from trainmaster_agent.capacity.pod_ledger import Books
+from trainmaster_agent.capacity.nodes import NodeState
+from trainmaster_agent.capacity.pod_ledger import PodLedger
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.pools import PoolView, pools_view, reported
 from trainmaster_agent.capacity.topology import Layout, Path, find_layout
@@ -71,7 +71,7 @@ class Capacity(NamedTuple):
     """Rises when anything of it changed."""
 
 
-class Standing(NamedTuple):
+class UsableNode(NamedTuple):
     """A node that takes members. ``free``: beside all pods, exactly; ``allocatable``: beside foreign pods alone."""
 
     name: str
@@ -82,7 +82,7 @@ class Standing(NamedTuple):
     allocatable: Resources
 
 
-class Inventory(Books):
+class Inventory(PodLedger):
     """The books of one cluster. Objects come as raw JSON, as watches give them."""
 
     def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
@@ -141,7 +141,7 @@ class Inventory(Books):
         drop: Callable[[str], None]
         match kind:
             case Kind.NODE:
-                held = [host.name for host in self._hosts.values() if host.state is not State.UNKNOWN]
+                held = [host.name for host in self._hosts.values() if host.state is not NodeState.UNKNOWN]
                 drop = self.node_drop
             case Kind.POD:
                 held, drop = self._pods, self.pod_drop
@@ -217,7 +217,7 @@ class Inventory(Books):
             others |= bool(names) and all(value not in found.get(label, ()) for label, value in names)
         return {label: tuple(sorted(values)) for label, values in found.items()} if others else {}
 
-    def standing(self) -> Iterator[Standing]:
+    def standing(self) -> Iterator[UsableNode]:
         """The nodes that take members, as they are at this moment."""
         self._find_layout()
         for host in self._hosts.values():
@@ -226,7 +226,7 @@ class Inventory(Books):
                 taints = tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in host.taints)
                 path = self._layout.path(host.name, labels)
                 allocatable = {name: max(0, amount) for name, amount in host.free()} | {"pods": host.slots}
-                yield Standing(host.name, labels, taints, path, host.free_now(), allocatable)
+                yield UsableNode(host.name, labels, taints, path, host.free_now(), allocatable)
 
     def labels_of(self, node: str) -> dict[str, str]:
         """All labels of a node; none of one that is not there."""
@@ -243,10 +243,10 @@ class Inventory(Books):
         offered = sum(host.is_offered for host in self._hosts.values())
         return Counts(
             ready=offered,
-            full=states[State.READY] - offered,
-            cordoned=states[State.CORDONED],
-            not_ready=states[State.NOT_READY],
-            ignored=states[State.IGNORED],
+            full=states[NodeState.READY] - offered,
+            cordoned=states[NodeState.CORDONED],
+            not_ready=states[NodeState.NOT_READY],
+            ignored=states[NodeState.IGNORED],
         )
 
     def pools(self) -> tuple[PoolView, ...]:
@@ -277,7 +277,7 @@ class Inventory(Books):
 
     def _take_in(self, host: Host) -> bool:
         """Count a node among those that it is like now; whether it was like others before."""
-        if host.state is State.UNKNOWN and not host.pods and host.zones is None:
+        if host.state is NodeState.UNKNOWN and not host.pods and host.zones is None:
             del self._hosts[host.name]
         return self._count_as(host, self._alike(host))
 

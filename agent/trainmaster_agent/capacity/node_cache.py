@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.groups import Alike
-from trainmaster_agent.capacity.nodes import Amounts, State, TaintKey, Zones
+from trainmaster_agent.capacity.nodes import Amounts, NodeState, TaintKey, Zones
 from trainmaster_agent.capacity.pods import Mark
 from trainmaster_agent.capacity.topology import Path
 
@@ -43,7 +43,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.state = State.UNKNOWN
+        self.state = NodeState.UNKNOWN
         self.label_keys: tuple[str, ...] = ()
         self.label_values: tuple[str, ...] = ()
         self.taints: tuple[TaintKey, ...] = ()
@@ -70,7 +70,7 @@ class Host:
     @property
     def is_offered(self) -> bool:
         """Whether it may be given members. Each takes a slot, and those that are used up are not told by amounts."""
-        return self.state is State.READY and self.pods < self.slots
+        return self.state is NodeState.READY and self.pods < self.slots
 
     def add(self, pod: BoundPod, sign: int = 1) -> None:
         """Count a pod, or with ``sign`` -1 count it no more."""

@@ -28,7 +28,7 @@ _POLICIES: tuple[tuple[str, Literal["none", "bestEffort", "restricted", "singleN
 """By how the names of the topology manager's policies begin, in lower case and without dashes."""
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     """Whether a node may be given members."""
 
     READY = "ready"
@@ -50,7 +50,7 @@ class TaintKey(NamedTuple):
 class NodeFacts(NamedTuple):
     """What a Node object says. ``slots``: how many pods it takes."""
 
-    state: State
+    state: NodeState
     labels: dict[str, str]
     taints: tuple[TaintKey, ...]
     allocatable: Amounts
@@ -69,11 +69,11 @@ def read_node(obj: dict[str, Any], ignored_taints: tuple[str, ...] = ()) -> Node
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     taints = spec.get("taints") or ()
     leaves = bool(metadata.get("deletionTimestamp")) or any(taint["key"] in _LEAVING for taint in taints)
-    state = State.READY
+    state = NodeState.READY
     if not _is_ready(status):
-        state = State.NOT_READY
+        state = NodeState.NOT_READY
     elif spec.get("unschedulable") or leaves:
-        state = State.CORDONED
+        state = NodeState.CORDONED
     allocatable = _amounts(status.get("allocatable"))
     slots = allocatable.pop("pods", 0)
     kept = {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.config import CapacityConfig
 from trainmaster_agent.capacity.node_cache import BoundPod, Host
-from trainmaster_agent.capacity.nodes import State, read_node, read_zones
+from trainmaster_agent.capacity.nodes import NodeState, read_node, read_zones
 from trainmaster_agent.capacity.pods import Mark, node_of, read_pod
 
 _MIG_STRATEGY = ("nvidia.com/mig.strategy", "mixed")
@@ -18,7 +18,7 @@ _MOST_ONCE = 20_000
 _T = TypeVar("_T")
 
 
-class Books:
+class PodLedger:
     """Nothing of an object is kept but what counts. ``own_label``: label and value that the pods of our own members carry."""
 
     def __init__(self, config: CapacityConfig, own_label: tuple[str, str]) -> None:
@@ -50,7 +50,7 @@ class Books:
     def node_put(self, obj: dict[str, Any]) -> None:
         facts = read_node(obj, self._config.ignore_taints)
         ignored = self._config.ignore_nodes
-        state = State.IGNORED if ignored is not None and ignored.holds(facts.labels) else facts.state
+        state = NodeState.IGNORED if ignored is not None and ignored.holds(facts.labels) else facts.state
         host = self._host(obj["metadata"]["name"])
         self._relabel(host, facts.labels)
         now = (state, facts.taints, facts.allocatable, facts.slots)
@@ -63,7 +63,7 @@ class Books:
         host = self._hosts.get(name)
         if host is not None:
             self._relabel(host, {})
-            host.state, host.taints, host.allocatable, host.slots = State.UNKNOWN, (), (), 0
+            host.state, host.taints, host.allocatable, host.slots = NodeState.UNKNOWN, (), (), 0
             self._dirty.add(host)
 
     def numa_put(self, obj: dict[str, Any]) -> None:

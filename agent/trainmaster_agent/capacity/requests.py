@@ -7,7 +7,7 @@ and what only pods that run have: a resize in place counts with the larger of ol
 from typing import Any
 
 from trainmaster.protocol.errors import Mistake
-from trainmaster.protocol.json_limits import Node
+from trainmaster.protocol.json_limits import JsonNode
 from trainmaster.protocol.pod_requests import read_requests
 from trainmaster.protocol.quantities import Resources, parse_quantity
 
@@ -24,7 +24,7 @@ def bound_requests(pod: dict[str, Any]) -> tuple[Resources, bool]:
     if amounts is not None:
         return amounts, True
     mistakes: list[Mistake] = []
-    return read_requests(Node(spec, "", mistakes)), not mistakes
+    return read_requests(JsonNode(spec, "", mistakes)), not mistakes
 
 
 def _plain(spec: dict[str, Any]) -> Resources | None:

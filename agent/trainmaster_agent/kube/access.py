@@ -17,7 +17,7 @@ class AccessError(KubeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiServerAccess:
     """``configuration`` is kubernetes.aio's: its hook renews tokens before they end."""
 
     configuration: Any
@@ -43,7 +43,7 @@ class Access:
         return token
 
 
-async def open_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
+async def open_access(kubeconfig: Path | None = None, context: str | None = None) -> ApiServerAccess:
     """By ``kubeconfig`` where one is named, else as the service account of this pod. Raises AccessError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -64,4 +64,4 @@ async def open_access(kubeconfig: Path | None = None, context: str | None = None
         where = str(kubeconfig) if kubeconfig is not None else "the service account of this pod"
         raise AccessError(f"no access to an API server by {where}: {error}") from error
     tls = RESTClientObject(configuration).ssl_context if configuration.host.startswith("https") else None
-    return Access(configuration, tls)
+    return ApiServerAccess(configuration, tls)

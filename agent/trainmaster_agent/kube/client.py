@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from trainmaster_agent.kube.access import Access
+from trainmaster_agent.kube.access import ApiServerAccess
 from trainmaster_agent.kube.errors import TooManyRequestsError, UnavailableError, refused
 from trainmaster_agent.kube.paths import LEASES, Resource
 
@@ -42,7 +42,7 @@ _FIRST_CLASS = f"/apis/{LEASES.version}/"
 class ApiServer:
     """``parallel`` is how many requests are under way at most; watches and log streams do not count."""
 
-    def __init__(self, access: Access, *, parallel: int = 32) -> None:
+    def __init__(self, access: ApiServerAccess, *, parallel: int = 32) -> None:
         self._access = access
         self._slots = asyncio.Semaphore(parallel)
         self._parallel = parallel

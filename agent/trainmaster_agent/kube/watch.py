@@ -53,7 +53,7 @@ class Sink(Protocol):
         ...
 
 
-class Watch:
+class KubeWatch:
     """One resource, in one namespace or everywhere. ``listed`` is set once the copy is whole for the first time."""
 
     def __init__(

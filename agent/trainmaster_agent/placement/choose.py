@@ -12,17 +12,17 @@ from pydantic import Field, StringConstraints
 from trainmaster.protocol.base import QueuePath, Strict
 from trainmaster.protocol.jobs import LabelKey
 from trainmaster_agent.placement.coscheduling import Coscheduling
-from trainmaster_agent.placement.detect import Found, detect, probe_native
+from trainmaster_agent.placement.detect import ServedApis, detect, probe_native
 from trainmaster_agent.placement.gates import Gates
 from trainmaster_agent.placement.kai import Kai
 from trainmaster_agent.placement.kueue import Kueue
 from trainmaster_agent.placement.native import Native
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.placement.queues import QueueRules
 from trainmaster_agent.placement.volcano import Volcano
 from trainmaster_agent.placement.yunikorn import YuniKorn
 
-__all__ = ["Found", "PlacementConfig", "PlacementUnavailableError", "choose", "detect", "probe_native"]
+__all__ = ["ServedApis", "PlacementConfig", "PlacementUnavailableError", "choose", "detect", "probe_native"]
 
 KubeName = Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
 QueueName = Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
@@ -58,7 +58,7 @@ class PlacementConfig(Strict):
         return QueueRules(self.queues, self.default_queue or default)
 
 
-def choose(config: PlacementConfig, found: Found) -> Placement:
+def choose(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     """Raises PlacementUnavailableError when what is asked for is not there."""
     name = _automatic(found) if config.scheduler == "auto" else config.scheduler
     if config.numa and name not in ("volcano", "kai", "coscheduling"):
@@ -80,7 +80,7 @@ def choose(config: PlacementConfig, found: Found) -> Placement:
             return Gates(config.scheduler_name)
 
 
-def _automatic(found: Found) -> Scheduler:
+def _automatic(found: ServedApis) -> Scheduler:
     if found.volcano:
         return "volcano"
     if found.kai:
@@ -92,7 +92,7 @@ def _not_served(name: str, api: str) -> PlacementUnavailableError:
     return PlacementUnavailableError(f"placement.scheduler is {name}, and this cluster does not serve {api}")
 
 
-def _volcano(config: PlacementConfig, found: Found) -> Placement:
+def _volcano(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     if not found.volcano:
         raise _not_served("volcano", "podgroups of scheduling.volcano.sh/v1beta1")
     return Volcano(
@@ -105,7 +105,7 @@ def _volcano(config: PlacementConfig, found: Found) -> Placement:
     )
 
 
-def _kai(config: PlacementConfig, found: Found) -> Placement:
+def _kai(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     if not found.kai:
         raise _not_served("kai", "podgroups of scheduling.run.ai/v2alpha2")
     topologies = _topologies(config, found.kai_topologies, "KAI")
@@ -120,19 +120,19 @@ def _kai(config: PlacementConfig, found: Found) -> Placement:
     )
 
 
-def _native(config: PlacementConfig, found: Found) -> Placement:
+def _native(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     if found.native is None:
         raise _not_served("native", "podgroups of scheduling.k8s.io in v1alpha2 or v1beta1")
     return Native(found.native, found.native_topology, config.scheduler_name, config.priority_class)
 
 
-def _coscheduling(config: PlacementConfig, found: Found) -> Placement:
+def _coscheduling(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     if not found.coscheduling:
         raise _not_served("coscheduling", "podgroups of scheduling.x-k8s.io/v1alpha1")
     return Coscheduling(config.scheduler_name or "scheduler-plugins-scheduler", config.numa)
 
 
-def _kueue(config: PlacementConfig, found: Found) -> Placement:
+def _kueue(config: PlacementConfig, found: ServedApis) -> PlacementPort:
     if found.kueue is None:
         raise _not_served("kueue", "workloads of kueue.x-k8s.io in v1beta2 or v1beta1")
     if not config.queues and config.default_queue is None:

@@ -23,7 +23,7 @@ _PROBE = "trainmaster-probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ServedApis:
     """APIs that are served, and what is declared in them."""
 
     native: NativeVersion | None = None
@@ -69,7 +69,7 @@ class _Discovery:
         return found
 
 
-async def detect(api: ApiServer, namespace: str | None = None) -> Found:
+async def detect(api: ApiServer, namespace: str | None = None) -> ServedApis:
     """Ask by discovery. In ``namespace`` the native API is probed for topology, without a trace. Raises KubeError."""
     there = await _Discovery.of(api)
     native = None
@@ -82,7 +82,7 @@ async def detect(api: ApiServer, namespace: str | None = None) -> Found:
             kueue = candidate
     topology = native is not None and namespace is not None and await probe_native(api, namespace, native)
     queued = () if kueue is None else await there.items(Resource(f"kueue.x-k8s.io/{kueue}", "topologies"))
-    return Found(
+    return ServedApis(
         native=native,
         native_topology=topology,
         volcano=await there.serves(volcano.POD_GROUPS),

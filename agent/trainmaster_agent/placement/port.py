@@ -92,7 +92,7 @@ class GangState:
     """Why the scheduler has evicted it as a whole."""
 
 
-class Placement(Protocol):
+class PlacementPort(Protocol):
     """The way to one in-cluster scheduler."""
 
     @property

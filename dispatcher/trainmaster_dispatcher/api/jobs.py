@@ -28,12 +28,12 @@ from trainmaster_dispatcher.api.context import (
     read_model,
     readable,
 )
-from trainmaster_dispatcher.api.limits import OpenStream, StreamKind
+from trainmaster_dispatcher.api.limits import CountedStream, StreamKind
 from trainmaster_dispatcher.api.openapi import contract
 from trainmaster_dispatcher.containment import Part
 from trainmaster_dispatcher.containment import note as note_error
 from trainmaster_dispatcher.services import auditing, job_actions, job_queries, leader_queries, logs
-from trainmaster_dispatcher.services.group_commit import CREATED, Asked, ByItselfError
+from trainmaster_dispatcher.services.group_commit import CREATED, ByItselfError, PendingSubmission
 from trainmaster_dispatcher.services.job_actions import Action, BulkFilter, BulkRequest, CancelSpec, JobPatch
 from trainmaster_dispatcher.services.submit import Submission, submit_one
 from trainmaster_dispatcher.store import jobs as job_store
@@ -74,7 +74,7 @@ async def submit_jobs(
         return answer(await leader_queries.dry_run(state.stores, state.leader, caller, prepared))
 
     claim, body_hash = idempotency(request, caller, body)
-    asked = Asked(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
+    asked = PendingSubmission(Submission(caller, prepared), claim, body_hash, request_id.get(), client_address.get())
     if state.intake.takes(asked):
         with suppress(ByItselfError):
             payload = await state.intake.submit(asked)
@@ -300,7 +300,7 @@ async def _server_sent(events: AsyncIterator[bytes], job_id: str) -> AsyncIterat
         yield b": an error inside Trainmaster ended this stream; its log has it\n\n"
 
 
-async def _events_of(state: State, stream: OpenStream, key: int, seq: int) -> AsyncIterator[bytes]:
+async def _events_of(state: State, stream: CountedStream, key: int, seq: int) -> AsyncIterator[bytes]:
     """Events as they are committed; ends after the job has ended and all was told, and when the caller's key is revoked.
 
     ``Followers`` wakes it when the job has changed, so that it need not look by itself.

@@ -98,7 +98,7 @@ class Call:
 
 
 @dataclass(eq=False, slots=True)
-class OpenStream:
+class CountedStream:
     """A call that lasts. It is to look at ``check`` again and again, and at once when it is woken by ``wake``."""
 
     kind: StreamKind
@@ -126,7 +126,7 @@ class Limits:
         self._keyless = TokenBuckets(settings.keyless_calls_per_second, settings.keyless_calls_burst, clock)
         self._slowed = 0
         self._turns = Turns(at_once, max(1, at_once) * _WAITING_PER_CALL, clock)
-        self._streams: dict[OpenStream, None] = {}
+        self._streams: dict[CountedStream, None] = {}
         self._counts = Counter[tuple[StreamKind, int]]()
 
     # -- who has no key that counts
@@ -183,7 +183,7 @@ class Limits:
 
     # -- calls that last
 
-    def open_stream(self, scope: MutableMapping[str, Any], kind: StreamKind, wake: Callable[[], None]) -> OpenStream:
+    def open_stream(self, scope: MutableMapping[str, Any], kind: StreamKind, wake: Callable[[], None]) -> CountedStream:
         """Make a call one that lasts: it is counted as such until it ends, and no longer as a call.
 
         Raises ProblemError TOO_MANY_REQUESTS when its key has as many as it may.
@@ -196,7 +196,7 @@ class Limits:
                 kind.value, f"the key {call.caller.name!r} has {most} open streams of {kind}, as many as it may", 5.0
             )
         call.end()
-        stream = OpenStream(kind, call.caller, wake)
+        stream = CountedStream(kind, call.caller, wake)
         self._streams[stream] = None
         self._counts[place] += 1
 

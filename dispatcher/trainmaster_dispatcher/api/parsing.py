@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import Code, Mistake, ProblemError
 from trainmaster_dispatcher.scheduling.state.state import Cluster
-from trainmaster_dispatcher.services.submission_parsing import Most, Prepared, prepare
+from trainmaster_dispatcher.services.submission_parsing import Most, PreparedSubmission, prepare
 
 _MOST_WAITING = 8
 _MOST_WAITING_OF_ONE = 6
@@ -33,11 +33,11 @@ _PR_SET_PDEATHSIG = 1
 
 Refusal = tuple[Code, str, tuple[Mistake, ...]]
 Clusters = tuple[Cluster, ...]
-Prepare = Callable[[bytes, Most], Prepared]
+Prepare = Callable[[bytes, Most], PreparedSubmission]
 Done = TypeVar("Done")
 
 
-def _prepare_or_refuse(do: Prepare, body: bytes, most: Most) -> Prepared | Refusal:
+def _prepare_or_refuse(do: Prepare, body: bytes, most: Most) -> PreparedSubmission | Refusal:
     """As ``do``, with a refusal as a value: exceptions with arguments of their own do not cross processes well."""
     try:
         return do(body, most)
@@ -66,11 +66,11 @@ class _Worker:
         self.process.start()
         other.close()
 
-    def check(self, body: bytes, clusters: Clusters) -> Prepared | Refusal:
+    def check(self, body: bytes, clusters: Clusters) -> PreparedSubmission | Refusal:
         """Blocks until it has answered. Raises EOFError or OSError when the process ends before."""
         self._connection.send(clusters)
         self._connection.send_bytes(body)
-        result: Prepared | Refusal = self._connection.recv()
+        result: PreparedSubmission | Refusal = self._connection.recv()
         return result
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ class Parser:
 
     async def prepare(
         self, body: bytes, caller: int = 0, request: Request | None = None, clusters: Clusters = ()
-    ) -> Prepared:
+    ) -> PreparedSubmission:
         """Check a submission of ``caller``, an API key; stop when the caller of ``request`` hangs up.
 
         ``clusters``: those that are known now, with what they refuse.
@@ -127,7 +127,7 @@ class Parser:
             raise ProblemError(code, detail, mistakes=mistakes)
         return result
 
-    async def _in_turn(self, body: bytes, caller: int, clusters: Clusters) -> Prepared | Refusal:
+    async def _in_turn(self, body: bytes, caller: int, clusters: Clusters) -> PreparedSubmission | Refusal:
         if self._waiting.total() >= _MOST_WAITING or self._waiting[caller] >= _MOST_WAITING_OF_ONE:
             raise ProblemError(Code.TOO_BUSY, "several large submissions are being read already", retry_after=1.0)
         with _counted(self._waiting, caller):
@@ -162,7 +162,7 @@ class Parser:
                 self._places -= 1
                 first[1].set_result(None)
 
-    async def _in_worker(self, body: bytes, clusters: Clusters) -> Prepared | Refusal:
+    async def _in_worker(self, body: bytes, clusters: Clusters) -> PreparedSubmission | Refusal:
         worker = self._idle.pop() if self._idle else _Worker(self._context, self._do, self._most)
         self._busy.add(worker)
         checking = asyncio.get_running_loop().run_in_executor(None, worker.check, body, clusters)
@@ -188,7 +188,7 @@ class Parser:
         return result
 
 
-async def _bury(worker: _Worker, checking: "asyncio.Future[Prepared | Refusal]") -> None:
+async def _bury(worker: _Worker, checking: "asyncio.Future[PreparedSubmission | Refusal]") -> None:
     await asyncio.gather(checking, return_exceptions=True)  # its thread ends with the process
     await asyncio.to_thread(worker.bury)
 

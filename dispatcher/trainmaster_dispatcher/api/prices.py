@@ -71,7 +71,7 @@ async def show_usage(
     """What the caller's queues have used and what it cost: of the last 30 days, unless told otherwise. Begun hours count whole."""
     settings = state.stores.settings
     until = end or datetime.now(UTC)
-    question = usage_report.Question.of(begin or until - timedelta(days=30), until, per, by or (), queue)
+    question = usage_report.UsageQuestion.of(begin or until - timedelta(days=30), until, per, by or (), queue)
     database = state.stores.database
     found = await usage_report.report(database, caller, question, settings.currency, settings.counted_labels)
     return answer(found.model_dump(mode="json", by_alias=True))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.fake_cluster.fleet import Fleet
     from trainmaster.protocol.resource_kinds import Document
     from trainmaster.protocol.simulations import SimulationSpec
-    from trainmaster_dispatcher.whatif.engine import Declared, Outcome, Simulation
+    from trainmaster_dispatcher.whatif.engine import Declared, Simulation, StudyOutcome
     from trainmaster_dispatcher.whatif.report import Case
     from trainmaster_dispatcher.whatif.trace import Trace
 
@@ -309,14 +309,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> None:
-    from trainmaster_dispatcher.cli.simulation_tables import Told, print_told
+    from trainmaster_dispatcher.cli.simulation_tables import SimulatedWorkload, print_told
     from trainmaster_dispatcher.whatif.scenario import head_of, really
     from trainmaster_dispatcher.whatif.values import to_data
 
     if output is SimulateFormat.CSV:
         return
     if output is SimulateFormat.TABLE:
-        print_told(Told(trace.name, trace.left_out, really(trace), cases))
+        print_told(SimulatedWorkload(trace.name, trace.left_out, really(trace), cases))
         if any(case.figures.waits.started < case.figures.jobs for case in cases) and len(cases) == 1:
             note("-o csv tells which jobs never started")
         return
@@ -328,7 +328,7 @@ def _tell(trace: "Trace", cases: "Sequence[Case]", output: SimulateFormat) -> No
         print_data({**head, "cases": told}, Format(output.value))
 
 
-def _run(simulation: "Simulation", trace: "Trace", name: str) -> "Outcome":
+def _run(simulation: "Simulation", trace: "Trace", name: str) -> "StudyOutcome":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -375,7 +375,7 @@ def _read_trace(path: Path, queue: str, limits: LimitsFrom) -> "Trace":
     return read_text(_kind_of(path), path.name, text_of(path), queue, limits.value)
 
 
-def _print_jobs(outcome: "Outcome") -> None:
+def _print_jobs(outcome: "StudyOutcome") -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["job", "name", "queue", "submit", "start", "end", "wait", "state", "cluster", "runs", "message"])
     for record in outcome.records:

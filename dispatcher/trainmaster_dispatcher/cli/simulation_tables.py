@@ -9,7 +9,7 @@ from trainmaster_dispatcher.whatif.report import Case
 from trainmaster_dispatcher.whatif.values import Figures, Waits
 
 
-class Told(NamedTuple):
+class SimulatedWorkload(NamedTuple):
     """A workload, its entries that never ran, how long its jobs really waited where that is known, and what was simulated."""
 
     workload: str
@@ -18,7 +18,7 @@ class Told(NamedTuple):
     cases: Sequence[Case]
 
 
-def print_told(told: Told) -> None:
+def print_told(told: SimulatedWorkload) -> None:
     """One simulation at length, several in a line each."""
     if len(told.cases) == 1:
         _print_figures(told, told.cases[0].figures)
@@ -63,7 +63,7 @@ def _print_cases(workload: str, cases: Sequence[Case]) -> None:
     print_table(heads, rows)
 
 
-def _print_figures(told: Told, figures: Figures) -> None:
+def _print_figures(told: SimulatedWorkload, figures: Figures) -> None:
     ends = ", ".join(f"{count:,} {state}" for state, count in figures.ends.items())
     print(f"{figures.jobs:,} jobs of {told.workload}: {ends}; over after {format_duration(round(figures.seconds))}")
     print(

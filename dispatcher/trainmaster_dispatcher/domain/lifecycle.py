@@ -9,12 +9,12 @@ from trainmaster.protocol.jobs import Retries
 from trainmaster.protocol.states import RunState, StopCause, Wish
 from trainmaster_dispatcher.domain import job_machine, run_machine
 from trainmaster_dispatcher.domain.job_machine import Job, RunEnding, Settled
-from trainmaster_dispatcher.domain.run_machine import Outcome, Run
+from trainmaster_dispatcher.domain.run_machine import Run, RunOutcome
 
 _STOPS = {Wish.CANCEL: StopCause.CANCEL, Wish.SUSPEND: StopCause.SUSPEND}
 
 
-def follow(job: Job, number: int, outcome: Outcome, ending: RunEnding, retries: Retries, now: float) -> Settled:
+def follow(job: Job, number: int, outcome: RunOutcome, ending: RunEnding, retries: Retries, now: float) -> Settled:
     """The job after run ``number`` of it took the applied ``outcome``. ``now`` in seconds since the epoch."""
     if job.attempt != number or not job.state.has_live_run:
         return Settled(job)
@@ -28,9 +28,9 @@ def stop_for(job: Job, run: Run) -> Run:
     return run if job.wish is None else run_machine.ask_stop(run, _STOPS[job.wish])
 
 
-def give_up(run: Run) -> Outcome | None:
+def give_up(run: Run) -> RunOutcome | None:
     """The outcome of declaring a run lost; None when it has ended already."""
     after = run_machine.give_up(run)
     if after == run:
         return None
-    return Outcome(run_machine.Verdict.APPLIED, after, run_machine.states_passed(run.state, after.state))
+    return RunOutcome(run_machine.ReportVerdict.APPLIED, after, run_machine.states_passed(run.state, after.state))

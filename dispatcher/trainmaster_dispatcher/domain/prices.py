@@ -31,7 +31,7 @@ def is_spot(labels: Mapping[str, str]) -> bool:
     return any(labels.get(label) in values for label, values in SPOT_LABELS.items())
 
 
-class Place(NamedTuple):
+class PricedResource(NamedTuple):
     """What is paid for: a resource and, of devices, the product; ``spot`` where the provider may take the node back."""
 
     resource: str
@@ -71,15 +71,15 @@ class Cost(NamedTuple):
 class Tariff:
     """What a cluster charges at one time."""
 
-    rates: Mapping[Place, Rate] = field(default_factory=dict)
+    rates: Mapping[PricedResource, Rate] = field(default_factory=dict)
     egress: float = 0.0
     """What a byte costs that leaves the cluster, in the installation's currency: for scores, not for bills."""
 
-    def rate(self, place: Place) -> Rate | None:
+    def rate(self, place: PricedResource) -> Rate | None:
         """That of the product, else that of the resource; on spot nodes the spot price, where there is one."""
         for spot in (True, False) if place.spot else (False,):
             for product in (place.product, "") if place.product else ("",):
-                found = self.rates.get(Place(place.resource, product, spot))
+                found = self.rates.get(PricedResource(place.resource, product, spot))
                 if found is not None:
                     return found
         return None
@@ -95,7 +95,7 @@ FREE = Tariff()
 def tariff_of(book: PriceBookSpec, correction: Decimal = Decimal(1)) -> Tariff:
     """A price book in the installation's currency; ``correction``: by how much invoices differ from it."""
     factor = to_nanos_exact(book.exchange_rate * correction)
-    rates: dict[Place, Rate] = {}
+    rates: dict[PricedResource, Rate] = {}
     for prices, spot in ((book.on_demand, False), (book.spot, True)):
         if prices is not None:
             rates |= _rates(prices, factor, spot=spot)
@@ -108,14 +108,14 @@ def to_nanos_exact(factor: Decimal) -> int:
     return int((factor * NANOS).to_integral_value())
 
 
-def _rates(prices: PricesSpec, factor: int, *, spot: bool) -> dict[Place, Rate]:
-    found: dict[Place, Rate] = {}
+def _rates(prices: PricesSpec, factor: int, *, spot: bool) -> dict[PricedResource, Rate]:
+    found: dict[PricedResource, Rate] = {}
     for resource, price in (("cpu", prices.cpu), ("memory", prices.memory)):
         if price is not None:
-            found[Place(resource, "", spot)] = Rate(to_nanos(price) * factor, _UNITS[resource])
+            found[PricedResource(resource, "", spot)] = Rate(to_nanos(price) * factor, _UNITS[resource])
     for name, price in prices.devices.items():
         resource, product, _ = parse_line(name)
-        found[Place(resource, product, spot)] = Rate(to_nanos(price) * factor, 1)
+        found[PricedResource(resource, product, spot)] = Rate(to_nanos(price) * factor, 1)
     return found
 
 

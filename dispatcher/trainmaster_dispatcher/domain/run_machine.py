@@ -18,7 +18,7 @@ from typing import NamedTuple
 from trainmaster.protocol.states import RunState, StopCause
 
 
-class Verdict(StrEnum):
+class ReportVerdict(StrEnum):
     """What became of a report."""
 
     APPLIED = "applied"
@@ -51,10 +51,10 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The verdict on a report, the run after it and the states passed on the way, the new one last."""
 
-    verdict: Verdict
+    verdict: ReportVerdict
     run: Run
     passed: tuple[RunState, ...] = ()
     why: str = ""
@@ -73,32 +73,32 @@ def states_passed(before: RunState, after: RunState) -> tuple[RunState, ...]:
     return (*between, after)
 
 
-def apply(run: Run, report: Report) -> Outcome:
+def apply(run: Run, report: Report) -> RunOutcome:
     """What a report of the run's agent does to it. Total: every run and report has an outcome."""
     if report.generation > run.generation:
-        return Outcome(Verdict.ILLEGAL, run, why=f"generation {report.generation} was never asked for")
+        return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"generation {report.generation} was never asked for")
     if report.seq <= run.seq:
         same = report.seq == run.seq and report.state is run.state
-        return Outcome(Verdict.DUPLICATE if same else Verdict.STALE, run)
+        return RunOutcome(ReportVerdict.DUPLICATE if same else ReportVerdict.STALE, run)
     heard = run._replace(seq=report.seq, known=True)
     if run.state.is_terminal:
         # A run that the dispatcher gave up may still be reported by its agent; one that its agent ended may not live again.
         ended_by_agent = run.state is not RunState.LOST
         if report.state is run.state:
-            return Outcome(Verdict.DUPLICATE, heard)
+            return RunOutcome(ReportVerdict.DUPLICATE, heard)
         if ended_by_agent and report.generation == run.generation:
-            return Outcome(Verdict.ILLEGAL, run, why=f"{run.state} is final, it cannot become {report.state}")
-        return Outcome(Verdict.STALE, run)
+            return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"{run.state} is final, it cannot become {report.state}")
+        return RunOutcome(ReportVerdict.STALE, run)
     if report.state is run.state:
-        return Outcome(Verdict.DUPLICATE, heard)
+        return RunOutcome(ReportVerdict.DUPLICATE, heard)
     if report.state.rank < run.state.rank:
         if report.generation < run.generation:
-            return Outcome(Verdict.STALE, heard)
+            return RunOutcome(ReportVerdict.STALE, heard)
         if run.state is RunState.STOPPING:
             # The agent knows of the stop but its members are still at an earlier state; the wish stands.
-            return Outcome(Verdict.STALE, heard)
-        return Outcome(Verdict.ILLEGAL, run, why=f"{run.state} cannot go back to {report.state}")
-    return Outcome(Verdict.APPLIED, heard._replace(state=report.state), states_passed(run.state, report.state))
+            return RunOutcome(ReportVerdict.STALE, heard)
+        return RunOutcome(ReportVerdict.ILLEGAL, run, why=f"{run.state} cannot go back to {report.state}")
+    return RunOutcome(ReportVerdict.APPLIED, heard._replace(state=report.state), states_passed(run.state, report.state))
 
 
 def ask_stop(run: Run, cause: StopCause) -> Run:

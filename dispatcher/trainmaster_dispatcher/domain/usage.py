@@ -8,26 +8,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trainmaster_dispatcher.domain.prices import MICROS, Cost, Place, PriceHistory
+from trainmaster_dispatcher.domain.prices import MICROS, Cost, PricedResource, PriceHistory
 
 HOUR = 3600 * MICROS
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class UsageSpan:
     """A time in which a run holds the same: from when to when (microseconds since the epoch), and how much of everything."""
 
     begin: int
     end: int
-    amounts: Mapping[Place, int]
+    amounts: Mapping[PricedResource, int]
     members: int = 0
 
 
-class Part(NamedTuple):
+class UsagePart(NamedTuple):
     """Of which hour (its begin, in microseconds since the epoch), and of what. An empty resource stands for members."""
 
     hour: int
-    place: Place
+    place: PricedResource
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Used:
     cost: int = 0
 
 
-MEMBERS = Place("")
+MEMBERS = PricedResource("")
 """Members count too, whatever they need."""
 
 
@@ -59,16 +59,16 @@ def hours(begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         at = until
 
 
-def usage_of(stretches: Sequence[Stretch], prices: PriceHistory) -> dict[Part, Used]:
+def usage_of(stretches: Sequence[UsageSpan], prices: PriceHistory) -> dict[UsagePart, Used]:
     """What a run has used. Money is rounded once for each part, so the parts add up to what the run is said to have cost."""
-    sums: dict[Part, _Sum] = {}
+    sums: dict[UsagePart, _Sum] = {}
     for stretch in stretches:
         for hour, begin, end in hours(stretch.begin, stretch.end):
             if stretch.members:
-                sums.setdefault(Part(hour, MEMBERS), _Sum()).amount += stretch.members * (end - begin)
+                sums.setdefault(UsagePart(hour, MEMBERS), _Sum()).amount += stretch.members * (end - begin)
             for since, until, tariff in prices.pieces(begin, end):
                 for place, amount in stretch.amounts.items():
-                    into = sums.setdefault(Part(hour, place), _Sum())
+                    into = sums.setdefault(UsagePart(hour, place), _Sum())
                     into.amount += amount * (until - since)
                     rate = tariff.rate(place)
                     if rate is not None:
@@ -130,6 +130,6 @@ def by_group(sizes: Mapping[str, int], placement: Mapping[str, Mapping[str, int]
     return out
 
 
-def total_cost(used: Mapping[Part, Used]) -> int:
+def total_cost(used: Mapping[UsagePart, Used]) -> int:
     """In billionths of the currency."""
     return sum(one.cost for one in used.values())

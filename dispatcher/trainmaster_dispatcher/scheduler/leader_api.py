@@ -51,14 +51,14 @@ class CannotListenError(TrainmasterError):
     """The address of the settings cannot be listened on."""
 
 
-class Sight(NamedTuple):
+class LeadingEngine(NamedTuple):
     """What the leader sees, and its time in seconds since the epoch."""
 
     engine: Engine
     now: float
 
 
-Look = Callable[[], Sight | None]
+Look = Callable[[], LeadingEngine | None]
 """The leader's sight; None in a process that does not lead, or has not read everything yet."""
 
 
@@ -69,7 +69,7 @@ class _KnownQuotas:
         self._quotas: QuotaTree | None = None
         self._quotas_of: SchedulerState | None = None
 
-    def of(self, sight: Sight) -> QuotaTree:
+    def of(self, sight: LeadingEngine) -> QuotaTree:
         if self._quotas is None or self._quotas_of is not sight.engine.state:
             self._quotas, self._quotas_of = quotas_of(*sight), sight.engine.state
             # Not longer: it holds its state, which may be large and no longer in use.

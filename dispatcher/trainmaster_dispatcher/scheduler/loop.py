@@ -19,7 +19,7 @@ from trainmaster.metrics import definitions as metrics
 from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained, note
 from trainmaster_dispatcher.scheduler.gc_tuning import Memory
-from trainmaster_dispatcher.scheduler.leader_api import Sight, serving
+from trainmaster_dispatcher.scheduler.leader_api import LeadingEngine, serving
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.state.plan import Plan
@@ -105,12 +105,12 @@ class Scheduler:
         async with serving(self.stores.settings, self.sight, self._deciding, self._changing) as self._reads:
             await self._run(stop)
 
-    def sight(self) -> Sight | None:
+    def sight(self) -> LeadingEngine | None:
         """What it sees as the leader."""
         follower = self._follower
         if self.token is None or follower.cursor is None:
             return None
-        return Sight(follower.engine, self.clock() + follower.ahead)
+        return LeadingEngine(follower.engine, self.clock() + follower.ahead)
 
     async def _run(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(self._keep_lead(), name="leadership")

@@ -23,7 +23,7 @@ from trainmaster.protocol.sync_parts import CAPACITY, Sync
 from trainmaster_dispatcher.domain import lifecycle, run_machine
 from trainmaster_dispatcher.domain.burst_binding import bound_spec
 from trainmaster_dispatcher.domain.job_machine import RunEnding
-from trainmaster_dispatcher.domain.run_machine import Verdict
+from trainmaster_dispatcher.domain.run_machine import ReportVerdict
 from trainmaster_dispatcher.services import absences, gauges, recovery
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.stop_orders import grace_of, stop_of
@@ -324,7 +324,7 @@ def _take_report(
         stayed_up = record.run.known
     outcome = run_machine.apply(record.run, run_machine.Report(report.state, report.generation, report.seq))
     found.verdicts[outcome.verdict] += 1
-    if outcome.verdict is Verdict.ILLEGAL:
+    if outcome.verdict is ReportVerdict.ILLEGAL:
         log.error("illegal report of run %s: %s", report.run, outcome.why, extra={"run_id": report.run})
     if report.state.is_terminal and outcome.run.state.is_terminal:
         found.settled.append(report.run)
@@ -334,9 +334,9 @@ def _take_report(
         if record.awaits_pools:
             found.awaiting.append(record.ref)
         result = None
-        is_told = outcome.verdict is Verdict.APPLIED and (report.end or report.message or report.members)
+        is_told = outcome.verdict is ReportVerdict.APPLIED and (report.end or report.message or report.members)
         # In an unchanged state only another message is news: what holds the run up, while it does.
-        if is_told or (outcome.verdict is Verdict.DUPLICATE and report.message != record.said):
+        if is_told or (outcome.verdict is ReportVerdict.DUPLICATE and report.message != record.said):
             result = report.model_dump(
                 mode="json", by_alias=True, include={"end", "message", "members"}, exclude_none=True
             )
@@ -354,7 +354,7 @@ def _take_report(
             )
         )
         tells = moved is not None or settles
-        if tells and outcome.verdict is not Verdict.APPLIED and not outcome.run.state.is_terminal:
+        if tells and outcome.verdict is not ReportVerdict.APPLIED and not outcome.run.state.is_terminal:
             # No transition of the run, yet the scheduler's view must learn where its members are now.
             found.transitions.append(
                 job_store.Transition(
@@ -367,7 +367,7 @@ def _take_report(
                     details={"sizes": found.sizes[record.ref]} if settles else {},
                 )
             )
-    if outcome.verdict is Verdict.APPLIED:
+    if outcome.verdict is ReportVerdict.APPLIED:
         ending = dataclasses.replace(_ending(report), cluster_stayed_up=stayed_up)
         stays = not settles and (report.placement is None or report.placement == record.placement)
         follow_run(found, record, job, outcome, ending, policy, now, stores.settings.cool_down_factor, stays=stays)
@@ -396,7 +396,7 @@ def follow_run(
     found: Findings,
     record: runs.RunRecord,
     job: job_store.JobRecord,
-    outcome: run_machine.Outcome,
+    outcome: run_machine.RunOutcome,
     ending: RunEnding,
     policy: Retries,
     now: float,
@@ -578,7 +578,7 @@ async def _fail_without_order(stores: Stores, caller: Caller, failed: Mapping[Ru
         for ref, record in records.items():
             report = run_machine.Report(RunState.FAILED, record.run.generation, record.run.seq + 1)
             outcome = run_machine.apply(record.run, report)
-            if record.run.state is not RunState.LEASED or outcome.verdict is not Verdict.APPLIED:
+            if record.run.state is not RunState.LEASED or outcome.verdict is not ReportVerdict.APPLIED:
                 continue
             job = jobs[ref.job_key]
             ending = RunEnding(RunState.FAILED, category=FailureCategory.CONFIG, message=failed[ref])

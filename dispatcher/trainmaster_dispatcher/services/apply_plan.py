@@ -21,7 +21,7 @@ from trainmaster_dispatcher.scheduling.state.usage_decay import DecayedUsage
 from trainmaster_dispatcher.scheduling.state.writes import RunStart, Writes, victims_of, writes_of
 from trainmaster_dispatcher.services import bursting
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.feed_follower import Applied, Decision, Follower, Told, Unwritten
+from trainmaster_dispatcher.services.feed_follower import Applied, ClassReason, Decision, Follower, Unwritten
 from trainmaster_dispatcher.services.resize_orders import may_grow, resizing
 from trainmaster_dispatcher.services.stop_orders import stop_seconds
 from trainmaster_dispatcher.store import bursts, runs, scheduling, tenants
@@ -63,10 +63,10 @@ async def apply_plan(
         return await _apply(stores, token, _part_of(plan, parts), _told_in(parts), cycle, waited)
 
     every: list[Decision] = [*sorted(plan.starts, key=lambda start: start.cluster_id), *plan.holds]
-    every += [*plan.stops, *plan.grows, *(Told(key, reason) for key, reason in reasons.items())]
+    every += [*plan.stops, *plan.grows, *(ClassReason(key, reason) for key, reason in reasons.items())]
     done, failed = await isolate(every, write, (NotLeaderError,))
     applied = _together(done, tuple(Unwritten(*one) for one in failed))
-    instead = {one.item.key: explain.internal_error(one.error) for one in failed if isinstance(one.item, Told)}
+    instead = {one.item.key: explain.internal_error(one.error) for one in failed if isinstance(one.item, ClassReason)}
     if instead:
         with contained(Part.REASON, f"{len(instead)} classes"):
             await _apply(stores, token, Plan(), instead, cycle, None)
@@ -85,7 +85,7 @@ def _part_of(plan: Plan, parts: Sequence[Decision]) -> Plan:
 
 
 def _told_in(parts: Sequence[Decision]) -> dict[ClassKey, Reason]:
-    return {one.key: one.reason for one in parts if isinstance(one, Told)}
+    return {one.key: one.reason for one in parts if isinstance(one, ClassReason)}
 
 
 def _together(done: Sequence[Applied], unwritten: tuple[Unwritten, ...]) -> Applied:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.states import KeyRole
 from trainmaster_dispatcher.services.settings import Settings
-from trainmaster_dispatcher.services.submission_parsing import Prepared
+from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
 from trainmaster_dispatcher.store import jobs as store
 from trainmaster_dispatcher.store.database import Transaction
 from trainmaster_dispatcher.store.keys import Caller
@@ -65,7 +65,9 @@ class Backlog:
             "one user",
         )
 
-    async def take_room(self, tx: Transaction, caller: Caller, prepared: Prepared, queues: dict[str, int]) -> None:
+    async def take_room(
+        self, tx: Transaction, caller: Caller, prepared: PreparedSubmission, queues: dict[str, int]
+    ) -> None:
         """Count a submission's jobs as waiting. ``queues``: the keys of the queues that it names.
 
         Raises ProblemError QUEUE_FULL, and counts none, when there would be too much.
@@ -130,7 +132,7 @@ class _Most:
         yield self.shapes, len(before.shapes), len(after.shapes), "different shapes of jobs (resources and placement)"
 
 
-def _by_queue(prepared: Prepared) -> dict[str, _Waiting]:
+def _by_queue(prepared: PreparedSubmission) -> dict[str, _Waiting]:
     out: dict[str, _Waiting] = {}
     for spec in prepared.specs:
         one = out.setdefault(spec.queue, _Waiting())

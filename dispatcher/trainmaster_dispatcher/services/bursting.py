@@ -14,7 +14,7 @@ from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.domain.budgets import Commitment, Span, windows
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy, Spending, policy_of
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.cycle.burst import Standing, standings_of
+from trainmaster_dispatcher.scheduling.cycle.burst import BudgetState, standings_of
 from trainmaster_dispatcher.scheduling.state.plan import Granted
 from trainmaster_dispatcher.scheduling.state.state import SchedulerState
 from trainmaster_dispatcher.store import bursts as store
@@ -132,7 +132,7 @@ async def warn(tx: Transaction, state: SchedulerState, now: float) -> None:
     """Tell of budgets that are used up to a part at which a warning is wanted; each once in its window."""
     found = []
     for policy in state.policies.values():
-        standings = list[Standing]()
+        standings = list[BudgetState]()
         with contained(Part.BURST_POLICY, policy.name):
             standings = standings_of(state, policy, now)
         for standing in standings:

@@ -50,14 +50,14 @@ def _fingerprint(stored: Any) -> int:
     return crc32(repr(stored).encode(errors="replace"))
 
 
-class Told(NamedTuple):
+class ClassReason(NamedTuple):
     """The reason of a class of jobs, as a plan has it."""
 
     key: ClassKey
     reason: Reason
 
 
-Decision = Start | Hold | Eviction | Growth | Told
+Decision = Start | Hold | Eviction | Growth | ClassReason
 
 
 class Unwritten(NamedTuple):

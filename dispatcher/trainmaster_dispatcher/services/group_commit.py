@@ -34,7 +34,7 @@ _MOST_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingSubmission:
     """A submission with what its request brought along."""
 
     submission: Submission
@@ -55,7 +55,7 @@ class ByItselfError(Exception):
 
 @dataclass(slots=True)
 class _Waiting:
-    asked: Asked
+    asked: PendingSubmission
     answer: "asyncio.Future[bytes]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -71,11 +71,11 @@ class Intake:
         self._look: asyncio.TimerHandle | None = None
 
     @staticmethod
-    def takes(asked: Asked) -> bool:
+    def takes(asked: PendingSubmission) -> bool:
         """Whether a submission is one for a group."""
         return asked.submission.prepared.parameters is None and asked.jobs <= _SMALL
 
-    async def submit(self, asked: Asked) -> bytes:
+    async def submit(self, asked: PendingSubmission) -> bytes:
         """Store a submission with others: the body of its answer, once it is committed.
 
         Raises ProblemError when it may not be stored, and ByItselfError when it has to be stored alone.
@@ -163,7 +163,7 @@ def _settle(waiting: _Waiting, outcome: bytes | Exception) -> None:
         waiting.answer.set_result(outcome)
 
 
-async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -> list[bytes | Exception]:
+async def store_group(tx: Transaction, stores: Stores, group: Sequence[PendingSubmission]) -> list[bytes | Exception]:
     """Store submissions with their audit rows and idempotency keys: of each, the body of its answer, or why it has none."""
     outcomes: list[bytes | Exception] = [ByItselfError() for _ in group]
     places = await _unrepeated(tx, group)
@@ -196,7 +196,7 @@ async def store_group(tx: Transaction, stores: Stores, group: Sequence[Asked]) -
     return outcomes
 
 
-async def _unrepeated(tx: Transaction, group: Sequence[Asked]) -> list[int]:
+async def _unrepeated(tx: Transaction, group: Sequence[PendingSubmission]) -> list[int]:
     """Places in the group of those without an idempotency key or with one that was never used, which is now taken."""
     claims = {asked.claim: asked.body_hash for asked in group if asked.claim is not None}
     unused = await keys.claim_unused(tx, claims) if claims else set()

@@ -23,7 +23,7 @@ from trainmaster_dispatcher.scheduling.quotas.quota import QuotaTree
 from trainmaster_dispatcher.scheduling.state.state import WaitingJob
 from trainmaster_dispatcher.services import bursting, job_queries
 from trainmaster_dispatcher.services.context import Stores
-from trainmaster_dispatcher.services.submission_parsing import Prepared
+from trainmaster_dispatcher.services.submission_parsing import PreparedSubmission
 from trainmaster_dispatcher.services.submit import Submission, admit
 from trainmaster_dispatcher.store import bursts, scheduling
 from trainmaster_dispatcher.store.keys import Caller
@@ -198,7 +198,7 @@ def _dump(model: Lenient) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: Prepared) -> dict[str, Any]:
+async def dry_run(stores: Stores, leader: Leader, caller: Caller, prepared: PreparedSubmission) -> dict[str, Any]:
     """Check jobs as a submission does, and say what would become of each. Stores nothing.
 
     Raises ProblemError when one of them would be refused.

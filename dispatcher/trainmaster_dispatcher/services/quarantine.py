@@ -22,7 +22,7 @@ def told(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantinedObject:
     """An object that is left out. ``sentence`` is for tenants, ``retry_at`` by the caller's clock.
 
     ``version``: what was tried.
@@ -45,16 +45,18 @@ class Entry:
 class Quarantine:
     """The objects that are left out now."""
 
-    entries: dict[tuple[Part, int], Entry] = field(default_factory=dict)
+    entries: dict[tuple[Part, int], QuarantinedObject] = field(default_factory=dict)
 
-    def add(self, part: Part, key: int, name: str, error: BaseException, now: float, version: int = 0) -> Entry:
+    def add(
+        self, part: Part, key: int, name: str, error: BaseException, now: float, version: int = 0
+    ) -> QuarantinedObject:
         """Note the error of an object, and leave it out."""
         note(part, name, error)
         before = self.entries.get((part, key))
         failures = 1 if before is None else before.failures + 1
         seconds = min(_FIRST_SECONDS * 2.0 ** min(failures - 1, 10), _MOST_SECONDS)
         sentence = f"{part.value.replace('_', ' ')} {name} cannot be used ({told(error)})"
-        entry = self.entries[part, key] = Entry(part, key, name, sentence, failures, now + seconds, version)
+        entry = self.entries[part, key] = QuarantinedObject(part, key, name, sentence, failures, now + seconds, version)
         return entry
 
     def release(self, part: Part, key: int) -> None:
@@ -72,7 +74,7 @@ class Quarantine:
         entry = self.entries.get((part, key))
         return entry is not None and entry.holds(version, now)
 
-    def due(self, now: float) -> list[Entry]:
+    def due(self, now: float) -> list[QuarantinedObject]:
         """The objects to be tried again."""
         return [entry for entry in self.entries.values() if entry.retry_at <= now]
 

@@ -8,7 +8,7 @@ from itertools import islice
 from trainmaster.protocol.reasons import Reason, Token
 from trainmaster_dispatcher.scheduling.state.plan import Plan
 from trainmaster_dispatcher.scheduling.state.state import ClassKey, SchedulerState
-from trainmaster_dispatcher.services.feed_follower import Told, Unwritten
+from trainmaster_dispatcher.services.feed_follower import ClassReason, Unwritten
 
 _MOST_REASONS = 5000
 """Reasons that are written with one plan at most; the others follow with the next ones."""
@@ -69,7 +69,7 @@ class ReasonBook:
     def leave_out(self, unwritten: Iterable[Unwritten], now: float) -> None:
         """Do not write the reasons of these classes for a while."""
         for one in unwritten:
-            if isinstance(one.decision, Told):
+            if isinstance(one.decision, ClassReason):
                 self._left_out[one.decision.key] = now + _LEFT_OUT_SECONDS
 
     def waited(self, state: SchedulerState, plan: Plan) -> dict[int, Reason]:

@@ -27,7 +27,7 @@ _ADOPTED = "it was running when the store was restored from a backup"
 
 
 @dataclass(slots=True)
-class Found:
+class ForgottenRuns:
     """What a full list has that the store had forgotten. ``waiting``: runs whose job has another live run still."""
 
     adopted: list[RunRef] = field(default_factory=list)
@@ -37,12 +37,12 @@ class Found:
 
 async def take_up(
     tx: Transaction, cluster_id: int, holder: int, reports: Mapping[RunRef, RunReport]
-) -> tuple[Found, list[job_store.Transition]]:
+) -> tuple[ForgottenRuns, list[job_store.Transition]]:
     """Adopt what of an agent's full list the store has forgotten and has a waiting job for; quarantine the rest.
 
     The rows of adopted runs are new and ``leased``: the reports are applied to them as to any other.
     """
-    found = Found()
+    found = ForgottenRuns()
     jobs = await job_store.lock(tx, [ref.job_key for ref in reports])
     known = await runs.lock(tx, reports)
     live = await runs.lock_live(tx, jobs)

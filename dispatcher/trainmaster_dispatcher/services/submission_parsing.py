@@ -56,7 +56,7 @@ class PreparedSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedSubmission:
     """A checked submission. Every specification is one job, or, with ``parameters``, the only one is a job for each set."""
 
     many: bool
@@ -115,7 +115,7 @@ def without_nul(body: bytes) -> bytes:
     return _ESCAPED_NUL.sub(rb"\1\\ufffd", body) if b"\\u0000" in body else body
 
 
-def prepare(body: bytes, most: Most) -> Prepared:
+def prepare(body: bytes, most: Most) -> PreparedSubmission:
     """Check a submission: one specification, ``{"jobs": [...]}``, or ``{"job": {...}, "parameters": [{...}, ...]}``.
 
     Raises ProblemError with up to 50 mistakes, each with its path.
@@ -160,17 +160,17 @@ def mistaken(*mistakes: Mistake, code: Code = Code.INVALID_SPEC) -> ProblemError
     )
 
 
-def _prepare_sets(value: dict[str, Any], most: Most) -> Prepared:
+def _prepare_sets(value: dict[str, Any], most: Most) -> PreparedSubmission:
     sets = _list(value, "parameters", "parameter set", most.parameter_sets)
     prepared = _prepare_all([value.get("job")], ["job"], most, many=True)
     parameters, mistakes = check_sets(sets, orjson.loads(prepared.specs[0].spec))
     if mistakes:
         raise mistaken(*mistakes)
-    return Prepared(True, prepared.specs, prepared.shapes, parameters)
+    return PreparedSubmission(True, prepared.specs, prepared.shapes, parameters)
 
 
-def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> Prepared:
-    prepared = Prepared(many, [], {})
+def _prepare_all(items: Sequence[Any], prefixes: Sequence[str], most: Most, *, many: bool) -> PreparedSubmission:
+    prepared = PreparedSubmission(many, [], {})
     checked: Checked = {}
     refusing = _Refusing(most.clusters)
     mistakes: list[Mistake] = []

@@ -13,8 +13,8 @@ from trainmaster_dispatcher.services import webhooks
 from trainmaster_dispatcher.services.context import Stores
 from trainmaster_dispatcher.services.submission_parsing import (
     MOST_MISTAKES,
-    Prepared,
     PreparedSpec,
+    PreparedSubmission,
     mistaken,
     refused_by,
 )
@@ -29,7 +29,7 @@ class Submission:
     """A checked submission and who brought it."""
 
     caller: Caller
-    prepared: Prepared
+    prepared: PreparedSubmission
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ async def _store(tx: Transaction, stores: Stores, admitted: Admitted, taken: Seq
     return out
 
 
-async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: Prepared) -> Submitted:
+async def submit_one(tx: Transaction, stores: Stores, caller: Caller, prepared: PreparedSubmission) -> Submitted:
     """As ``submit`` of a single submission. Raises ProblemError and stores nothing when one of its jobs may not be stored."""
     (outcome,) = await submit(tx, stores, [Submission(caller, prepared)])
     if not isinstance(outcome, Submitted):

@@ -11,11 +11,10 @@ from typing import Any
 import orjson
 
 from trainmaster.protocol.agent import CapacityReport
-from trainmaster_dispatcher.containment import Part as Kind
-from trainmaster_dispatcher.containment import contained, is_of_the_store, isolate, note
-from trainmaster_dispatcher.domain.prices import NO_PRICES, Place, PriceHistory, is_spot
+from trainmaster_dispatcher.containment import Part, contained, is_of_the_store, isolate, note
+from trainmaster_dispatcher.domain.prices import NO_PRICES, PricedResource, PriceHistory, is_spot
 from trainmaster_dispatcher.domain.shapes import Shape, shape_from
-from trainmaster_dispatcher.domain.usage import HOUR, Part, Resize, Stretch, Used, by_group, holdings, usage_of
+from trainmaster_dispatcher.domain.usage import HOUR, Resize, UsagePart, UsageSpan, Used, by_group, holdings, usage_of
 from trainmaster_dispatcher.scheduling.state.flavors import product_of
 from trainmaster_dispatcher.services import bursting, pricing
 from trainmaster_dispatcher.store import scheduling
@@ -24,7 +23,7 @@ from trainmaster_dispatcher.store.database import Database, Transaction
 from trainmaster_dispatcher.store.usage import Bucket
 
 BATCH = 2000
-RUNS = Place("runs")
+RUNS = PricedResource("runs")
 """Counts runs that have had nodes, in the hour of their end."""
 
 
@@ -40,9 +39,9 @@ class Charges:
     """By job and attempt, in their order, each with the sizes before it where they were written down."""
     unknown: Mapping[int, Exception] = field(default_factory=dict)
     """By cluster: why its prices or its node groups cannot be read. Its runs cannot be charged until that is mended."""
-    _amounts: dict[tuple[Any, ...], tuple[dict[Place, int], int]] = field(default_factory=dict)
+    _amounts: dict[tuple[Any, ...], tuple[dict[PricedResource, int], int]] = field(default_factory=dict)
 
-    def of(self, row: Any) -> dict[Part, Used]:
+    def of(self, row: Any) -> dict[UsagePart, Used]:
         """What a run of ``store.usage`` has used until its ``ended``; nothing where its members never had nodes."""
         if row.began is None:
             return {}
@@ -53,20 +52,20 @@ class Charges:
         stretches = []
         for begin, end, sizes in holdings(row.began, row.ended, first, [resize for resize, _ in resizes]):
             amounts, members = self._needs(row, sizes)
-            stretches.append(Stretch(begin, end, amounts, members))
+            stretches.append(UsageSpan(begin, end, amounts, members))
         return usage_of(stretches, self.prices.get(row.cluster_id, NO_PRICES))
 
-    def _needs(self, row: Any, sizes: Mapping[str, int]) -> tuple[dict[Place, int], int]:
+    def _needs(self, row: Any, sizes: Mapping[str, int]) -> tuple[dict[PricedResource, int], int]:
         key = row.cluster_id, row.shape_id, orjson.dumps([sizes, row.placement])
         found = self._amounts.get(key)
         if found is None:
             groups = self.groups.get(row.cluster_id, {})
             roles = {role.name: role.needs for role in self.shapes[row.shape_id].roles}
-            amounts: dict[Place, int] = {}
+            amounts: dict[PricedResource, int] = {}
             for (group, role), count in by_group(sizes, row.placement or {}).items():
                 product, spot = groups.get(group, ("", False))
                 for resource, amount in roles.get(role, {}).items():
-                    place = Place(resource, product if "/" in resource else "", spot)
+                    place = PricedResource(resource, product if "/" in resource else "", spot)
                     amounts[place] = amounts.get(place, 0) + amount * count
             found = self._amounts[key] = amounts, sum(sizes.values())
         return found
@@ -90,7 +89,7 @@ async def charges(tx: Transaction, rows: Sequence[Any]) -> Charges:
                 unknown[cluster.id] = error
     readable = dict[int, Shape]()
     for key, body in shapes.items():
-        with contained(Kind.SHAPE, str(key)):
+        with contained(Part.SHAPE, str(key)):
             readable[key] = shape_from(body)
     histories = await pricing.histories(tx)
     return Charges(histories.known, groups, readable, resizes, unknown | histories.unreadable)
@@ -141,7 +140,7 @@ class Accounting:
     def _leave(self, run: tuple[int, int], error: Exception) -> None:
         """Leave a run that cannot be counted for the next time."""
         self._left.add(run)
-        note(Kind.RUN, f"attempt {run[1]} of job {run[0]}", error)
+        note(Part.RUN, f"attempt {run[1]} of job {run[0]}", error)
 
     async def _count(self, among: Collection[tuple[int, int]] | None = None) -> tuple[int, int]:
         """Count the next batch, or these runs; how many were counted, and how many were looked at."""
@@ -178,11 +177,11 @@ class Accounting:
             return len(counted), looked_at
 
 
-def parts_of(row: Any, of: Charges) -> Iterator[tuple[Part, Used]]:
+def parts_of(row: Any, of: Charges) -> Iterator[tuple[UsagePart, Used]]:
     """What a run of ``store.usage`` has used, and once it has ended the run itself."""
     yield from of.of(row).items()
     if row.began is not None and row.is_over:
-        yield Part(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
+        yield UsagePart(row.ended - row.ended % HOUR, RUNS), Used(1, 0)
 
 
 def kept_labels(labels: Mapping[str, str] | None, keys: frozenset[str]) -> str:

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from trainmaster.protocol.errors import Code, ProblemError
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.usage import LABEL, Per, UsageAnswer, UsageRow
-from trainmaster_dispatcher.containment import Part as Kind
-from trainmaster_dispatcher.containment import contained
-from trainmaster_dispatcher.domain.prices import MICROS, Place
-from trainmaster_dispatcher.domain.usage import HOUR, Part, Used
+from trainmaster_dispatcher.containment import Part, contained
+from trainmaster_dispatcher.domain.prices import MICROS, PricedResource
+from trainmaster_dispatcher.domain.usage import HOUR, UsagePart, Used
 from trainmaster_dispatcher.services.usage_ledger import RUNS, Charges, charges, parts_of
 from trainmaster_dispatcher.store import keys, tenants
 from trainmaster_dispatcher.store import usage as store
@@ -29,7 +28,7 @@ _UNITS = {"cpu": 1000, "memory": 2**30}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageQuestion:
     """What is asked for: whole hours from ``begin`` until before ``end``, split by ``per`` and by these dimensions."""
 
     begin: datetime
@@ -39,7 +38,7 @@ class Question:
     queue: str | None = None
 
     @staticmethod
-    def of(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> "Question":
+    def of(begin: datetime, end: datetime, per: Per, by: Sequence[str], queue: str | None) -> "UsageQuestion":
         """Hours that are begun count as whole ones. Raises ProblemError INVALID_PARAMETER."""
         first = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         last = end.astimezone(UTC)
@@ -50,15 +49,15 @@ class Question:
                 Code.INVALID_PARAMETER,
                 f"end must be later than begin, by at most {_LONGEST.days} days; got {first} and {last}",
             )
-        return Question(first, last, per, tuple(dict.fromkeys(by)), queue)
+        return UsageQuestion(first, last, per, tuple(dict.fromkeys(by)), queue)
 
 
 @dataclass(slots=True)
 class _Line:
-    amounts: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    amounts: dict[PricedResource, int] = field(default_factory=lambda: defaultdict(int))
     cost: int = 0
 
-    def add(self, place: Place, amount: int, cost: int) -> None:
+    def add(self, place: PricedResource, amount: int, cost: int) -> None:
         self.amounts[place] += amount
         self.cost += cost
 
@@ -97,13 +96,13 @@ class _Fact(NamedTuple):
     api_key_id: int | None
     cluster_id: int | None
     labels: Mapping[str, str] | None
-    place: Place
+    place: PricedResource
     amount: int
     cost: int
 
 
 async def report(
-    database: Database, caller: Caller, question: Question, currency: str, labels: Sequence[str]
+    database: Database, caller: Caller, question: UsageQuestion, currency: str, labels: Sequence[str]
 ) -> UsageAnswer:
     """``labels``: keys of those that are counted apart.
 
@@ -124,7 +123,7 @@ async def report(
 
 
 def _answer(
-    question: Question,
+    question: UsageQuestion,
     currency: str,
     name_of: Mapping[str, Callable[["_Fact"], str]],
     counted: Sequence[Any],
@@ -194,17 +193,17 @@ async def _names(tx: Transaction, by: Sequence[str]) -> dict[str, Callable[[_Fac
 
 def _counted(rows: Sequence[Any]) -> Iterator[_Fact]:
     for row in rows:
-        place = Place(row.resource, row.product, row.spot)
+        place = PricedResource(row.resource, row.product, row.spot)
         yield _Fact(
             row.since, row.queue_id, row.api_key_id, row.cluster_id, row.labels, place, int(row.amount), int(row.cost)
         )
 
 
-def _going_on(rows: Sequence[Any], of: Charges, question: Question) -> Iterator[_Fact]:
+def _going_on(rows: Sequence[Any], of: Charges, question: UsageQuestion) -> Iterator[_Fact]:
     begin, end = (int(moment.timestamp()) * MICROS for moment in (question.begin, question.end))
     for row in rows:
-        parts = list[tuple[Part, Used]]()
-        with contained(Kind.RUN, f"attempt {row.attempt} of job {row.job_id}"):
+        parts = list[tuple[UsagePart, Used]]()
+        with contained(Part.RUN, f"attempt {row.attempt} of job {row.job_id}"):
             parts = list(parts_of(row, of))
         for part, used in parts:
             if begin <= part.hour < end:

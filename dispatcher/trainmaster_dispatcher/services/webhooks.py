@@ -34,7 +34,7 @@ from trainmaster_dispatcher.services.settings import Settings
 from trainmaster_dispatcher.store import outbox, tenants
 from trainmaster_dispatcher.store.database import Database, Row, Transaction
 from trainmaster_dispatcher.store.keys import Caller
-from trainmaster_dispatcher.store.outbox import Failure, Message, Told
+from trainmaster_dispatcher.store.outbox import DeliveryFailure, Message, ToldTransition
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _webhooks_off() -> ProblemError:
 
 async def tell_submitted(tx: Transaction, jobs: Iterable[tuple[int, str, str]]) -> None:
     """Write the messages of new jobs: key, name and first state of each."""
-    await outbox.insert(tx, [Told(key, name, 1, "submitted", (state,)) for key, name, state in jobs])
+    await outbox.insert(tx, [ToldTransition(key, name, 1, "submitted", (state,)) for key, name, state in jobs])
 
 
 # Bringing messages out
@@ -96,7 +96,7 @@ class Post(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DeliveryTerms:
     """How messages are brought out."""
 
     policy: AddressPolicy
@@ -109,7 +109,7 @@ class Terms:
     """Longer than any post may take, so that no message is on its way twice."""
 
     @classmethod
-    def of(cls, settings: Settings) -> "Terms":
+    def of(cls, settings: Settings) -> "DeliveryTerms":
         return cls(
             settings.webhook_policy,
             settings.webhook_secrets,
@@ -157,7 +157,7 @@ class Relay:
     def __init__(
         self,
         database: Database,
-        terms: Terms,
+        terms: DeliveryTerms,
         post: Post,
         goes_on: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
@@ -170,7 +170,7 @@ class Relay:
         self._receivers: dict[str, _Receiver] = {}
         self._flying: set[asyncio.Task[None]] = set()
         self._delivered: list[int] = []
-        self._failures: list[Failure] = []
+        self._failures: list[DeliveryFailure] = []
         self._put_off: dict[int, float] = {}
         self.tally = Tally()
 
@@ -233,7 +233,7 @@ class Relay:
 
     def _admit(self, message: Message) -> None:
         if message.url is None:
-            self._failures.append(Failure(message, "the job's specification is gone", 0.0, is_final=True))
+            self._failures.append(DeliveryFailure(message, "the job's specification is gone", 0.0, is_final=True))
             return
         try:
             target = self._terms.policy.read(message.url)
@@ -293,7 +293,7 @@ class Relay:
 
     def _fail(self, message: Message, error: str) -> None:
         pause = self._terms.persistence.pause(message.attempts + 1, random.random())
-        self._failures.append(Failure(message, error, pause))
+        self._failures.append(DeliveryFailure(message, error, pause))
 
 
 # Secrets

@@ -46,14 +46,14 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CountingKey:
     """A key that counts: whose it is, and in how many seconds it expires, if ever."""
 
     caller: Caller
     expires_in: float | None
 
 
-async def all_that_count(tx: Transaction) -> dict[bytes, Found]:
+async def all_that_count(tx: Transaction) -> dict[bytes, CountingKey]:
     """All keys that were neither revoked nor have expired, by hash."""
     rows = await tx.all(
         """
@@ -64,7 +64,7 @@ async def all_that_count(tx: Transaction) -> dict[bytes, Found]:
         """
     )
     return {
-        bytes(row.hash): Found(
+        bytes(row.hash): CountingKey(
             Caller(row.id, row.name, KeyRole(row.role), tuple(row.queues), row.cluster_id, row.cluster), row.expires_in
         )
         for row in rows

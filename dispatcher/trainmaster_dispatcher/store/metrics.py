@@ -13,15 +13,15 @@ MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConnectionCounts:
     in_use: int
     limit: int
 
 
-def connections(database: Database) -> Connections:
+def connections(database: Database) -> ConnectionCounts:
     """The connections of this process's pool."""
     pool: Any = database.engine.pool
-    return Connections(pool.checkedout(), pool.size() + pool._max_overflow)
+    return ConnectionCounts(pool.checkedout(), pool.size() + pool._max_overflow)
 
 
 async def cluster_names(tx: Transaction) -> dict[int, str]:

@@ -47,7 +47,7 @@ _INSERT = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldTransition:
     """A transition as its receivers see it. ``passed`` are the states that the job came to."""
 
     key: int
@@ -63,7 +63,7 @@ class Told:
 async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
     """Write the messages of these transitions; those of jobs without webhooks are passed over."""
     told = [
-        Told(
+        ToldTransition(
             t.record.id, t.record.name, t.record.version + 1, t.kind, passed, t.attempt, t.cluster_id, t.message[:2000]
         )
         for t in transitions
@@ -72,7 +72,7 @@ async def add(tx: Transaction, transitions: Iterable["Transition"]) -> None:
     await insert(tx, told)
 
 
-async def insert(tx: Transaction, told: Sequence[Told]) -> None:
+async def insert(tx: Transaction, told: Sequence[ToldTransition]) -> None:
     """Write one message for each of these and each webhook of its job that is told of any of the states."""
     if not told:
         return
@@ -194,7 +194,7 @@ async def put_off(tx: Transaction, pauses: Mapping[int, float]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class DeliveryFailure:
     """An attempt that failed. ``pause_seconds`` until the next one."""
 
     message: Message
@@ -204,7 +204,7 @@ class Failure:
 
 
 async def note_failures(
-    tx: Transaction, failures: Sequence[Failure], most_attempts: int, give_up_seconds: float
+    tx: Transaction, failures: Sequence[DeliveryFailure], most_attempts: int, give_up_seconds: float
 ) -> list[int]:
     """Store failed attempts; the ids of the messages that are dead by it.
 

@@ -151,7 +151,7 @@ async def _remove(tx: Transaction, statement: str, seconds: float, limit: int) -
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class KeyRange:
     """Some jobs in the order of their keys. ``last`` is None behind the newest one."""
 
     last: int | None
@@ -161,7 +161,7 @@ class Stretch:
     """Whether all of them were submitted too recently for that; so were those after them."""
 
 
-async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int) -> Stretch:
+async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int) -> KeyRange:
     """The next jobs behind key ``after``. In the order of keys, so that no index on the end burdens every job that ends."""
     row = await tx.one(
         """
@@ -175,7 +175,7 @@ async def look_for_ended(tx: Transaction, after: int, seconds: float, limit: int
         seconds=seconds,
         limit=limit,
     )
-    return Stretch(row.last, list(row.ended), row.young)
+    return KeyRange(row.last, list(row.ended), row.young)
 
 
 async def remove_jobs(tx: Transaction, ids: list[int], seconds: float) -> int:

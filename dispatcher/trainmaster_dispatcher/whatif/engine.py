@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from trainmaster.fake_cluster.cluster import Cluster as SimulatedCluster
+from trainmaster.fake_cluster.cluster import FakeCluster as SimulatedCluster
 from trainmaster.fake_cluster.fleet import Fleet
-from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.agent import ResizeRun, StartRun, StopRun
 from trainmaster.protocol.bursting import BurstPolicySpec
 from trainmaster.protocol.durations import parse_duration
@@ -63,7 +63,7 @@ class Declared:
 
 
 @dataclass(slots=True)
-class Record:
+class StudiedJob:
     """A job of the trace and what became of it. Times are seconds since the trace began; ``inf`` if it never came to that."""
 
     job: TraceJob
@@ -83,10 +83,10 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StudyOutcome:
     """What a simulation has found. ``finished_at``: when nothing more happened."""
 
-    records: Sequence[Record]
+    records: Sequence[StudiedJob]
     finished_at: float
     cycles: int
     preemptions: int
@@ -133,7 +133,7 @@ class Simulation:
         """By the id of a specification's object, which the trace keeps."""
         self._shape_ids: dict[bytes, int] = {}
         self._shape_of_spec: dict[int, int] = {}
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, StudiedJob] = {}
         self._numbers: dict[str, int] = {}
         """By run: its job."""
         self._ends: list[tuple[float, str, int]] = []
@@ -154,10 +154,10 @@ class Simulation:
         self.cycles = 0
         self.preemptions = 0
 
-    def run(self, trace: Trace, on_progress: Progress = lambda done, total: None) -> Outcome:
+    def run(self, trace: Trace, on_progress: Progress = lambda done, total: None) -> StudyOutcome:
         """Raises ProblemError for a job that names what is not there."""
         jobs = trace.jobs
-        self._records = {job.number: Record(job) for job in jobs}
+        self._records = {job.number: StudiedJob(job) for job in jobs}
         next_job = ended = 0
         now = 0.0
         while True:
@@ -173,7 +173,7 @@ class Simulation:
             on_progress(ended, len(jobs))
             if ended == len(jobs):
                 break
-        return Outcome(
+        return StudyOutcome(
             records=list(self._records.values()),
             finished_at=now if now < inf else self._last_event(),
             cycles=self.cycles,
@@ -246,7 +246,7 @@ class Simulation:
                 self._follow(record, run, key)
         return ended
 
-    def _follow(self, record: Record, run: Run, key: int) -> None:
+    def _follow(self, record: StudiedJob, run: FakeRun, key: int) -> None:
         if run.state is RunState.RUNNING and record.machine.state is JobState.DISPATCHED:
             record.machine = job_machine.run_started(record.machine)
             record.first_start = min(record.first_start, run.started_at)
@@ -259,7 +259,7 @@ class Simulation:
         if live is not None and run.placement is not None:
             self._state.put_run(replace(live, placement=freeze_placement(run.placement)))
 
-    def _end(self, record: Record, run: Run, key: int, now: float) -> int:
+    def _end(self, record: StudiedJob, run: FakeRun, key: int, now: float) -> int:
         """A run has ended: 1 if its job has for good."""
         number = record.job.number
         del self._numbers[run.id]
@@ -317,7 +317,7 @@ class Simulation:
                 self._samples.setdefault((key, pool), []).append(placed_at - since if placed_at < inf else None)
             self._state.set_provisioning({one: learn(samples) for one, samples in self._samples.items()})
 
-    def _note_spent(self, number: int, run: Run) -> None:
+    def _note_spent(self, number: int, run: FakeRun) -> None:
         """What a run by a policy has cost, as the dispatcher counts it."""
         live = self._state.runs.get(number)
         if live is None or live.burst is None:
@@ -355,7 +355,7 @@ class Simulation:
 
     # Jobs
 
-    def _submit(self, record: Record, now: float) -> None:
+    def _submit(self, record: StudiedJob, now: float) -> None:
         spec = record.job.spec
         if spec.queue not in self._queues:
             raise ProblemError(
@@ -368,7 +368,7 @@ class Simulation:
             )
         self._wait(record)
 
-    def _wait(self, record: Record) -> None:
+    def _wait(self, record: StudiedJob) -> None:
         job, spec = record.job, record.job.spec
         self._state.put_waiting(
             WaitingJob(

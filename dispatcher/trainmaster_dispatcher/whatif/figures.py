@@ -9,7 +9,7 @@ from trainmaster.protocol.admission import pod_requests
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.states import JobState
 from trainmaster_dispatcher.domain.usage import total_cost
-from trainmaster_dispatcher.whatif.engine import Outcome, Record
+from trainmaster_dispatcher.whatif.engine import StudiedJob, StudyOutcome
 from trainmaster_dispatcher.whatif.values import ClusterUse, Figures, Waits
 
 SLOWDOWN_BOUND = 10.0
@@ -19,10 +19,10 @@ D. Feitelson, L. Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling"
 """
 
 
-def figures_of(outcome: Outcome) -> Figures:
+def figures_of(outcome: StudyOutcome) -> Figures:
     records = outcome.records
-    by_queue: dict[str, list[Record]] = defaultdict(list)
-    by_class: dict[str, list[Record]] = defaultdict(list)
+    by_queue: dict[str, list[StudiedJob]] = defaultdict(list)
+    by_class: dict[str, list[StudiedJob]] = defaultdict(list)
     ends: dict[str, int] = defaultdict(int)
     for record in records:
         by_queue[record.job.spec.queue].append(record)
@@ -45,11 +45,11 @@ def figures_of(outcome: Outcome) -> Figures:
     )
 
 
-def _why_not(record: Record) -> str:
+def _why_not(record: StudiedJob) -> str:
     return "held" if record.machine.state is JobState.HELD else "waiting"
 
 
-def waits_of(records: Iterable[Record]) -> Waits:
+def waits_of(records: Iterable[StudiedJob]) -> Waits:
     found = list(records)
     started = [(record.wait, record.job.run) for record in found if record.first_start < inf]
     if not started:
@@ -86,7 +86,7 @@ def jain(values: Sequence[float]) -> float:
     return 1.0 if not squares else round(total * total / (len(values) * squares), 4)
 
 
-def _clusters(outcome: Outcome) -> list[ClusterUse]:
+def _clusters(outcome: StudyOutcome) -> list[ClusterUse]:
     held: dict[str, dict[str, float]] = {name: defaultdict(float) for name in outcome.capacity}
     costs: dict[str, int] = dict.fromkeys(outcome.capacity, 0)
     runs: dict[str, int] = dict.fromkeys(outcome.capacity, 0)

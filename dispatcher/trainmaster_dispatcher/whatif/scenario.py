@@ -43,7 +43,7 @@ class Scenario(NamedTuple):
     cases: Sequence[tuple[str, Declared]]
 
 
-class Found(NamedTuple):
+class StudyResult(NamedTuple):
     """What came out: the data of ``simulate -o json``, and the report as a page."""
 
     result: dict[str, Any]
@@ -159,7 +159,7 @@ def head_of(trace: Trace) -> dict[str, Any]:
     }
 
 
-def simulate(what: Scenario, title: str, currency: str, told: Told = lambda _: None) -> Found:
+def simulate(what: Scenario, title: str, currency: str, told: Told = lambda _: None) -> StudyResult:
     """Run all cases, one after the other. Raises ProblemError for what does not go together."""
     cases = []
     for number, (name, one) in enumerate(what.cases, start=1):
@@ -170,4 +170,6 @@ def simulate(what: Scenario, title: str, currency: str, told: Told = lambda _: N
         tell(0, len(what.trace.jobs))
         cases.append(Case(name, figures_of(Simulation(what.fleet, one).run(what.trace, tell))))
     result = {**head_of(what.trace), "cases": [{"name": case.name, **to_data(case.figures)} for case in cases]}
-    return Found(result, page(title or f"What {what.trace.name} would have been", what.trace.name, cases, currency))
+    return StudyResult(
+        result, page(title or f"What {what.trace.name} would have been", what.trace.name, cases, currency)
+    )

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trainmaster.protocol.states import RunState
-from trainmaster_dispatcher.domain.prices import MICROS, Place, PriceHistory, Tariff, is_spot
-from trainmaster_dispatcher.domain.usage import Part, Stretch, Used, by_group, usage_of
+from trainmaster_dispatcher.domain.prices import MICROS, PricedResource, PriceHistory, Tariff, is_spot
+from trainmaster_dispatcher.domain.usage import UsagePart, UsageSpan, Used, by_group, usage_of
 
 Groups = Mapping[str, tuple[str, Mapping[str, str]]]
 """By node group: its product and its labels."""
@@ -25,16 +25,16 @@ class Stay(NamedTuple):
     placement: Mapping[str, Mapping[str, int]]
     state: RunState
 
-    def amounts(self, needs: Needs, groups: Groups) -> dict[Place, int]:
+    def amounts(self, needs: Needs, groups: Groups) -> dict[PricedResource, int]:
         """What it held, by what is paid for."""
-        found: dict[Place, int] = defaultdict(int)
+        found: dict[PricedResource, int] = defaultdict(int)
         for (group, role), count in by_group(self.sizes, self.placement).items():
             product, labels = groups.get(group, ("", {}))
             for resource, amount in needs[role].items():
-                found[Place(resource, product if "/" in resource else "", is_spot(labels))] += amount * count
+                found[PricedResource(resource, product if "/" in resource else "", is_spot(labels))] += amount * count
         return dict(found)
 
-    def used(self, amounts: Mapping[Place, int], tariff: Tariff) -> dict[Part, Used]:
+    def used(self, amounts: Mapping[PricedResource, int], tariff: Tariff) -> dict[UsagePart, Used]:
         """What it used and what that cost, by hour, as the dispatcher counts it."""
-        stretch = Stretch(round(self.placed_at * MICROS), round(self.ended_at * MICROS), amounts)
+        stretch = UsageSpan(round(self.placed_at * MICROS), round(self.ended_at * MICROS), amounts)
         return usage_of([stretch], PriceHistory([0], [tariff]))

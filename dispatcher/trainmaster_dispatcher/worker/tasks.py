@@ -10,7 +10,7 @@ from trainmaster.protocol.errors import ProblemError
 from trainmaster_dispatcher.containment import Part, contained
 from trainmaster_dispatcher.services.retention import Removed, Retention
 from trainmaster_dispatcher.services.usage_ledger import Accounting
-from trainmaster_dispatcher.services.webhooks import Relay, Tally, Terms
+from trainmaster_dispatcher.services.webhooks import DeliveryTerms, Relay, Tally
 from trainmaster_dispatcher.store import simulations as store
 from trainmaster_dispatcher.store.database import Database
 from trainmaster_dispatcher.worker.async_bridge import Side
@@ -63,7 +63,7 @@ async def relay(database: Database, side: Side) -> Tally:
     settings = side.settings
     if not settings.webhook_secrets:
         return Tally()
-    terms = Terms.of(settings)
+    terms = DeliveryTerms.of(settings)
     poster = Poster(
         terms.policy, settings.webhook_timeout_seconds, settings.webhook_post_seconds, at_once=terms.at_once_each
     )

@@ -24,14 +24,14 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import CONFIG_MAPS
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster_agent.runtime.kubernetes.record import Record, UnreadableAnchorError, Verdict, read_record
+from trainmaster_agent.runtime.kubernetes.record import AnchoredEnd, RunAnchor, UnreadableAnchorError, read_record
 from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE
 from trainmaster_agent.runtime.port import RuntimeAwayError
 
 log = logging.getLogger(__name__)
 
 
-class Intake:
+class OrderIntake:
     """``home``: the agent's namespace. ``closed``: why nothing can start here, as the dispatcher was told; empty if it was not."""
 
     def __init__(
@@ -55,14 +55,14 @@ class Intake:
         self._forbidden: dict[str, float] = {}
         """Runs that may not be recorded, by since when, on the monotonic clock."""
 
-    async def record(self, run: StartRun, namespace: str) -> Record | Verdict:
+    async def record(self, run: StartRun, namespace: str) -> RunAnchor | AnchoredEnd:
         """Write the record, or find the one that is there; or how the run has ended without one. Raises RuntimeAwayError."""
         found = await self._record(run, namespace)
         self._forbidden.pop(run.run, None)
         self.unsure.pop(run.run, None)
         return found
 
-    async def _record(self, run: StartRun, namespace: str) -> Record | Verdict:
+    async def _record(self, run: StartRun, namespace: str) -> RunAnchor | AnchoredEnd:
         try:
             await self._lease.confirm()
             if not self._namespaces.uid(namespace):
@@ -74,10 +74,10 @@ class Intake:
         if self._namespaces.is_missing(namespace) and run.run not in self.unsure:
             if self._namespaces.lacks:
                 return self._not_started(run, NotFoundError(404, self._namespaces.lacks))
-            return Verdict(
+            return AnchoredEnd(
                 RunState.RETURNED, f"there is no namespace {namespace} in this cluster, or it is being deleted"
             )
-        record = Record(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
+        record = RunAnchor(run, namespace, self._lease.term, owner_uid=self._namespaces.uid(namespace))
         try:
             stored = await self._api.create(
                 CONFIG_MAPS, self._home, record.to_config_map(self._config.cluster, self._home)
@@ -95,22 +95,22 @@ class Intake:
         record.take(stored)
         return record
 
-    async def _refused(self, run: StartRun, error: RefusedError) -> Record | Verdict:
+    async def _refused(self, run: StartRun, error: RefusedError) -> RunAnchor | AnchoredEnd:
         if run.run in self.unsure and (found := await self._find(run)) is not None:
             return found
         if isinstance(error, ForbiddenError) and error.is_permission:
             since = self._forbidden.setdefault(run.run, time.monotonic())
             if time.monotonic() - since < PERMISSION_PATIENCE:
                 raise _not_recorded(run, error) from error
-        return Verdict(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
+        return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {' '.join(str(error).split())[:500]}")
 
-    def _not_started(self, run: StartRun, error: KubeError) -> Verdict:
+    def _not_started(self, run: StartRun, error: KubeError) -> AnchoredEnd:
         """For a run that was sent before the dispatcher knew that this cluster is closed: others may have room for it."""
         if not self._closed() or run.run in self.unsure:
             raise _not_recorded(run, error) from error
-        return Verdict(RunState.PREEMPTED, f"it was not started: {self._closed()}")
+        return AnchoredEnd(RunState.PREEMPTED, f"it was not started: {self._closed()}")
 
-    async def _find(self, run: StartRun) -> Record | None:
+    async def _find(self, run: StartRun) -> RunAnchor | None:
         """The record of an earlier attempt to write it, or of an agent before this one; None where there is none."""
         try:
             record = read_record(await self._api.get(CONFIG_MAPS, self._home, run.run))

@@ -46,13 +46,13 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PodRefusal:
     """A node would not take the member."""
 
     message: str
 
 
-def classify(pod: PodSight) -> Loss | Failure | Refusal:
+def classify(pod: PodSight) -> Loss | Failure | PodRefusal:
     """What became of a pod that has failed, or that somebody else has deleted."""
     name = f"{pod.role}-{pod.index}"
     words = f": {shortened(pod.message)}" if pod.message else ""
@@ -70,7 +70,7 @@ def classify(pod: PodSight) -> Loss | Failure | Refusal:
     if pod.deleting or pod.stage != "failed":
         return Loss(f"somebody deleted {name}")
     if pod.reason in _NOT_ADMITTED or pod.reason.startswith("OutOf"):
-        return Refusal(f"node {pod.node} did not take {name} ({pod.reason}){words}")
+        return PodRefusal(f"node {pod.node} did not take {name} ({pod.reason}){words}")
     if pod.reason == "DeadlineExceeded":
         return Failure(RunEnd(category=FailureCategory.DEADLINE, member=name, message=f"{name} ran past its deadline"))
     if pod.reason in START_FAILURES:

@@ -14,7 +14,7 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, Resource
 from trainmaster_agent.kube.pods import LABEL_RUN
 from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT, LABEL_ANCHOR, TOMBSTONE
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +46,14 @@ class Burial:
         self._agent = agent
         self._tombstone = tombstone
         self._is_busy = is_busy
-        self._queue: asyncio.Queue[tuple[Book, tuple[tuple[Resource, str], ...]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[RunTracker, tuple[tuple[Resource, str], ...]]] = asyncio.Queue()
         self._stones: list[tuple[float, str, str, str]] = []
         """Anchors by when they go: moment, namespace, name, uid."""
         self._more = asyncio.Event()
         self._buried: set[str] = set()
         """Runs that are told of no more and whose anchors are there."""
 
-    def bury(self, book: Book, objects: tuple[tuple[Resource, str], ...]) -> None:
+    def bury(self, book: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
         self._buried.add(book.run)
         self._queue.put_nowait((book, objects))
 
@@ -111,7 +111,7 @@ class Burial:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _clear(self, book: Book, objects: tuple[tuple[Resource, str], ...]) -> None:
+    async def _clear(self, book: RunTracker, objects: tuple[tuple[Resource, str], ...]) -> None:
         namespace = book.record.namespace
         if self._is_gone(namespace):
             # With it went all that was in it, and the permission to look for it.

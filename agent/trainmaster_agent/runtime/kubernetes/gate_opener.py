@@ -9,25 +9,25 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from trainmaster.cluster_model.packing import Assignment, Shortfall
+from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import HOST_LEVEL
 from trainmaster_agent.kube.client import ApiServer
 from trainmaster_agent.kube.errors import NotFoundError
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import PodSight, see
 from trainmaster_agent.placement.gates import GATE, opening_patch
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.record import Progress
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 
 class Opening:
     """``patience``: seconds from open gates to nodes for the whole gang."""
 
     def __init__(
-        self, api: ApiServer, room: Room, placement: Placement, patience: float, clock: Callable[[], float]
+        self, api: ApiServer, room: NodeCapacity, placement: PlacementPort, patience: float, clock: Callable[[], float]
     ) -> None:
         self._api = api
         self._room = room
@@ -38,7 +38,7 @@ class Opening:
         """Runs that wait for room, by when they were accepted."""
 
     async def open(
-        self, book: Book, manifests: Manifests, levels: Mapping[str, str], confirm: Callable[[], Awaitable[None]]
+        self, book: RunTracker, manifests: Manifests, levels: Mapping[str, str], confirm: Callable[[], Awaitable[None]]
     ) -> Progress | None:
         """Open the gates if there is room. A changed record is given where all members are to be taken back."""
         self._room.settle(book.run, book.pods.values())
@@ -52,7 +52,7 @@ class Opening:
             if book.facts.spec.topology.required is not None and not any(pod.node for pod in book.pods.values()):
                 return self._take_back(book)  # not before it is seen where that was
         found = self._find(book, manifests, gated)
-        if isinstance(found, Shortfall):
+        if isinstance(found, PackingShortfall):
             book.waits_for = found.sentence
             self.waiting[book.run] = book.record.accepted_at
             return self._take_back(book)
@@ -68,8 +68,8 @@ class Opening:
         return None
 
     def _find(
-        self, book: Book, manifests: Manifests, gated: list[PodSight]
-    ) -> tuple[Assignment, list[PodSight]] | Shortfall:
+        self, book: RunTracker, manifests: Manifests, gated: list[PodSight]
+    ) -> tuple[Assignment, list[PodSight]] | PackingShortfall:
         """Places for all members behind gates; if there are not as many, for as many as the gang needs."""
         pods = {role.name: role.pod for role in manifests.gang.roles}
         level = book.facts.spec.topology.required
@@ -78,13 +78,13 @@ class Opening:
         for pod in gated:
             counts[pod.role] = counts.get(pod.role, 0) + 1
         found = self._room.find(book.run, book.facts, counts, pods, level, at_work)
-        if not isinstance(found, Shortfall):
+        if not isinstance(found, PackingShortfall):
             return found, gated
         fewer = {role.name: count for role, count in manifests.gang.quorum()}
         if at_work or fewer == counts or any(count > counts.get(role, 0) for role, count in fewer.items()):
             return found
         less = self._room.find(book.run, book.facts, fewer, pods, level)
-        if isinstance(less, Shortfall):
+        if isinstance(less, PackingShortfall):
             return less
         chosen = []
         for pod in sorted(gated, key=lambda one: one.index):
@@ -94,7 +94,7 @@ class Opening:
         return less, chosen
 
     def _selector(
-        self, book: Book, manifests: Manifests, places: Assignment, levels: Mapping[str, str]
+        self, book: RunTracker, manifests: Manifests, places: Assignment, levels: Mapping[str, str]
     ) -> dict[str, str]:
         """The node labels that keep the gang in the domain that was found for it."""
         level = book.facts.spec.topology.required
@@ -104,7 +104,7 @@ class Opening:
             return {HOST_LEVEL: next(iter(places))}
         return {levels.get(name, name): value for name, value in self._room.domain(places, level).items()}
 
-    async def _open_one(self, book: Book, pod: PodSight, selector: Mapping[str, str]) -> None:
+    async def _open_one(self, book: RunTracker, pod: PodSight, selector: Mapping[str, str]) -> None:
         patch = opening_patch([{"name": name} for name in pod.gates], selector)
         try:
             stored = await self._api.patch(PODS, pod.namespace, pod.name, patch)
@@ -114,7 +114,7 @@ class Opening:
         if sight is not None:
             book.note(sight)
 
-    def _take_back(self, book: Book) -> Progress | None:
+    def _take_back(self, book: RunTracker) -> Progress | None:
         """All members again behind gates, if the gang did not come together in time."""
         if book.opened_at is None:
             return None

@@ -16,7 +16,7 @@ from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import Resource
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_RUN
 from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
-from trainmaster_agent.runtime.kubernetes.orphans import Records
+from trainmaster_agent.runtime.kubernetes.orphans import KnownRecords
 from trainmaster_agent.runtime.kubernetes.record import LABEL_AGENT
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Leftovers:
         api: ApiServer,
         lease: LeaseKeeper,
         agent: str,
-        records: Records,
+        records: KnownRecords,
         older: OlderAnchors,
         resources: Sequence[Resource],
     ) -> None:

@@ -13,9 +13,9 @@ from trainmaster.protocol.ids import member_id
 from trainmaster.protocol.jobs import AffinityTerm, MemberTemplate, Role
 from trainmaster_agent.kube.paths import CONFIG_MAPS, SERVICES
 from trainmaster_agent.kube.pods import LABEL_HOLDER, LABEL_INDEX, LABEL_ROLE, LABEL_ROUND, LABEL_RUN
-from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, Placement
+from trainmaster_agent.placement.port import Gang, GangRole, KubeObject, PlacementPort
 from trainmaster_agent.runtime.kubernetes.environment import ROSTER_PATH, Roster
-from trainmaster_agent.runtime.kubernetes.record import Record, run_labels
+from trainmaster_agent.runtime.kubernetes.record import RunAnchor, run_labels
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 
 _DEADLINE_SLACK = 60
@@ -30,9 +30,9 @@ class Manifests:
 
     def __init__(
         self,
-        record: Record,
+        record: RunAnchor,
         facts: Facts,
-        placement: Placement,
+        placement: PlacementPort,
         *,
         agent: str,
         levels: Mapping[str, str],

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from trainmaster.cluster_model.packing import Assignment, Need, Node, Shortfall, place
+from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.jobs import AffinityTerm, Toleration
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.inventory import Inventory
@@ -13,7 +13,7 @@ from trainmaster_agent.runtime.kubernetes.run_spec import Facts
 _SORTS_SECONDS = 1.0
 
 
-class Room:
+class NodeCapacity:
     """Places by the agent's books. What gangs were promised that have no nodes yet is kept for them."""
 
     def __init__(self, inventory: Inventory) -> None:
@@ -40,7 +40,7 @@ class Room:
             if any(need.obstacle(node) is None and need.room(free[node.name]) for node in nodes):
                 continue  # ``place`` would sort all nodes to find the best one
             found = place(nodes, free, [need])
-            if isinstance(found, Shortfall):
+            if isinstance(found, PackingShortfall):
                 return found.sentence
         return None
 
@@ -65,7 +65,7 @@ class Room:
         pods: Mapping[str, Mapping[str, object]],
         level: str | None,
         beside: str = "",
-    ) -> Assignment | Shortfall:
+    ) -> Assignment | PackingShortfall:
         """Where so many members fit now, beside all pods and all that other gangs were promised.
 
         ``beside``: a node where the gang has a member, in whose domain of the level the others have to be.

@@ -13,7 +13,7 @@ from trainmaster_agent.containment import contain
 from trainmaster_agent.kube.paths import CONFIG_MAPS, PODS, RESOURCE_QUOTAS, Resource, key_of
 from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.kube.watch import Sink
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.event_handlers import NodeSink, ObjectSink, PodSink
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
@@ -22,12 +22,12 @@ from trainmaster_agent.runtime.kubernetes.record import (
     ALIVE,
     LABEL_AGENT,
     LABEL_ANCHOR,
-    Record,
+    RunAnchor,
     UnreadableAnchorError,
     read_record,
 )
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 from trainmaster_agent.runtime.kubernetes.watch_setup import entries
 
 log = logging.getLogger(__name__)
@@ -54,15 +54,15 @@ class Observer:
     def __init__(
         self,
         config: KubernetesCluster,
-        placement: Placement,
-        books: Mapping[str, Book],
+        placement: PlacementPort,
+        books: Mapping[str, RunTracker],
         orphans: Orphans,
         *,
         home: str,
         look_at: Callable[[str], None],
-        lose_anchor: Callable[[Book], None],
+        lose_anchor: Callable[[RunTracker], None],
         is_known: Callable[[str], bool],
-        on_found: Callable[[Record, Facts], None],
+        on_found: Callable[[RunAnchor, Facts], None],
         doubt: Callable[[str], None],
     ) -> None:
         self._config = config

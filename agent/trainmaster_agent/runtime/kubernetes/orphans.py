@@ -25,7 +25,7 @@ _PATIENCE = 5.0
 _LOOK_SECONDS = 10.0
 
 
-class Records:
+class KnownRecords:
     """Which runs have a record, by the API server; ``home`` is the agent's namespace."""
 
     def __init__(self, api: ApiServer, home: str) -> None:
@@ -54,7 +54,9 @@ class Records:
 class Orphans:
     """Pods whose run is not held, by uid, and since when. A pod is deleted only once its record was looked for and not found."""
 
-    def __init__(self, api: ApiServer, lease: LeaseKeeper, records: Records, patience: float | None = None) -> None:
+    def __init__(
+        self, api: ApiServer, lease: LeaseKeeper, records: KnownRecords, patience: float | None = None
+    ) -> None:
         self._api = api
         self._records = records
         self._lease = lease

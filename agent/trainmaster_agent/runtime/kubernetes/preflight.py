@@ -3,11 +3,11 @@
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.capacity.quotas import PodTraits, Quotas
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 
-def what_lacks(book: Book, config: KubernetesCluster, room: Room, quotas: Quotas) -> str | None:
+def what_lacks(book: RunTracker, config: KubernetesCluster, room: NodeCapacity, quotas: Quotas) -> str | None:
     """Datasets, nodes or quota that it needs and will not get by waiting; None where nothing is lacking."""
     spec = book.facts.spec
     missing = sorted(set(spec.placement.datasets) - set(config.datasets))

@@ -20,18 +20,18 @@ from trainmaster_agent.runtime.kubernetes.failure_classification import (
     HOPELESS,
     Failure,
     Loss,
-    Refusal,
+    PodRefusal,
     classify,
     shortened,
     trouble,
 )
 from trainmaster_agent.runtime.kubernetes.node_health import Unready, clock, words_on
-from trainmaster_agent.runtime.kubernetes.record import Again, Progress, Verdict
+from trainmaster_agent.runtime.kubernetes.record import Again, AnchoredEnd, Progress
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReconcileLimits:
     """Patience in seconds."""
 
     image: float
@@ -87,7 +87,7 @@ class Assessment:
 
 
 def assess(
-    facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: Limits, now: float
+    facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: ReconcileLimits, now: float
 ) -> Assessment:
     """What to do next. Never decides on what is not known: a member of which nothing is seen is waited for or created."""
     if progress.ended_at is not None:
@@ -137,7 +137,13 @@ class _Look:
     """One look at a run that goes on."""
 
     def __init__(
-        self, facts: Facts, progress: Progress, sizes: Mapping[str, int], sights: Sights, limits: Limits, now: float
+        self,
+        facts: Facts,
+        progress: Progress,
+        sizes: Mapping[str, int],
+        sights: Sights,
+        limits: ReconcileLimits,
+        now: float,
     ) -> None:
         self.facts = facts
         self.progress = progress
@@ -240,7 +246,7 @@ class _Look:
     ) -> Assessment | None:
         """Judge a member that has failed or was taken away."""
         judged = classify(pod)
-        if isinstance(judged, Refusal):
+        if isinstance(judged, PodRefusal):
             return self._end(RunState.RETURNED, judged.message)
         if isinstance(judged, Loss):
             lost.append((member, judged))
@@ -447,7 +453,7 @@ class _Look:
     # -- decisions
 
     def _end(self, state: RunState, message: str, end: RunEnd | None = None) -> Assessment:
-        verdict = Verdict(state, message, end)
+        verdict = AnchoredEnd(state, message, end)
         over = all(pod.is_over for pod in self.sights.pods.values())
         progress = replace(self.progress, verdict=verdict, ended_at=self.now if over else None)
         return self._decide(progress, RunState.STOPPING)

@@ -43,7 +43,7 @@ class UnreadableAnchorError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnchoredEnd:
     """How the run ends. Its members may still have to leave."""
 
     state: RunState
@@ -55,9 +55,9 @@ class Verdict:
         return {"state": self.state, "message": self.message, "end": end}
 
     @staticmethod
-    def read(data: Mapping[str, Any]) -> "Verdict":
+    def read(data: Mapping[str, Any]) -> "AnchoredEnd":
         end = None if data.get("end") is None else RunEnd.model_validate(data["end"])
-        return Verdict(RunState(data["state"]), data.get("message", ""), end)
+        return AnchoredEnd(RunState(data["state"]), data.get("message", ""), end)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Progress:
     """By member: why it could not be told to save its state."""
     stop: StopRun | None = None
     stopped_at: float = 0.0
-    verdict: Verdict | None = None
+    verdict: AnchoredEnd | None = None
     ended_at: float | None = None
     """Set once every member is gone: the run is over."""
 
@@ -108,7 +108,7 @@ class Progress:
         if data.get("stop"):
             progress.stop = StopRun.model_validate(data["stop"])
         if data.get("verdict"):
-            progress.verdict = Verdict.read(data["verdict"])
+            progress.verdict = AnchoredEnd.read(data["verdict"])
         return progress
 
 
@@ -132,7 +132,7 @@ _FRESH = Progress()
 
 
 @dataclass(slots=True)
-class Record:
+class RunAnchor:
     """A run as its anchor holds it."""
 
     start: StartRun
@@ -199,13 +199,13 @@ def run_labels(agent: str, run: StartRun) -> dict[str, str]:
     return {MANAGED_BY[0]: MANAGED_BY[1], LABEL_AGENT: agent, LABEL_RUN: run.run, LABEL_JOB: run.job}
 
 
-def read_record(config_map: Mapping[str, Any]) -> Record:
+def read_record(config_map: Mapping[str, Any]) -> RunAnchor:
     """The record in an anchor. Raises UnreadableAnchorError."""
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     try:
         plain = data.get("start")
         raw = plain.encode() if plain else zlib.decompress(base64.b64decode(config_map["binaryData"]["start.z"]))
-        record = Record(
+        record = RunAnchor(
             start=StartRun.model_validate_json(raw),
             namespace=data["namespace"],
             term=int(data["term"]),

@@ -12,12 +12,12 @@ from trainmaster_agent.kube.paths import CONFIG_MAPS
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
     MANAGED_BY,
+    AnchoredEnd,
     Progress,
     UnreadableAnchorError,
-    Verdict,
     read_record,
 )
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 _FRESH_SECONDS, _FRESH_PART = 4.0, 0.4
 """An answer about the anchor that is younger than this, and than this part of the Lease's duration, is as good as another reading:
@@ -57,7 +57,7 @@ class Anchors:
         self.holder = str((stored.get("data") or {}).get("holder") or stored["metadata"]["uid"])
         return self.holder
 
-    async def save(self, book: Book, progress: Progress) -> None:
+    async def save(self, book: RunTracker, progress: Progress) -> None:
         """Write what was decided into the anchor. Raises KubeError; nothing has changed then."""
         record = book.record
         if book.anchor_is_gone:
@@ -78,7 +78,7 @@ class Anchors:
         book.anchor_read_at = time.monotonic()
         record.progress = progress
 
-    def lose(self, book: Book) -> None:
+    def lose(self, book: RunTracker) -> None:
         """Somebody deleted the anchor, or made it unreadable: with it goes all of the run."""
         if book.anchor_is_gone:
             return
@@ -86,16 +86,16 @@ class Anchors:
         progress = book.record.progress
         if progress.verdict is None and progress.ended_at is None and progress.stop is None:
             message = "preempted by the cluster: somebody deleted the ConfigMap of the run"
-            book.record.progress = replace(progress, verdict=Verdict(RunState.PREEMPTED, message))
+            book.record.progress = replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, message))
 
-    async def confirm(self, book: Book) -> None:
+    async def confirm(self, book: RunTracker) -> None:
         """See that the anchor is there and is as it was. Raises NotFoundError."""
         if time.monotonic() - book.anchor_read_at > self._fresh:
             await self.read(book)
         if book.anchor_is_gone:
             raise NotFoundError(404, "the ConfigMap of the run is gone")
 
-    async def read(self, book: Book) -> None:
+    async def read(self, book: RunTracker) -> None:
         """Take the anchor as it is: another agent may have changed it before the Lease came here."""
         try:
             stored = await self._api.get(CONFIG_MAPS, self._home, book.run)

@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 
-from trainmaster.cluster_model.packing import Shortfall
+from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.protocol.agent import ResizeRun
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.record import Progress
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 _PATIENCE = 20.0
 """Seconds that a new member may wait for the node that the books promised."""
 
 
-def take_resize(book: Book, resize: ResizeRun, room: Room, manifests: Manifests, now: float) -> Progress | None:
+def take_resize(
+    book: RunTracker, resize: ResizeRun, room: NodeCapacity, manifests: Manifests, now: float
+) -> Progress | None:
     """The record at other sizes; at its own, where new members find no room now. None for a wish that is old."""
     progress = book.record.progress
     if resize.generation <= progress.generation:
@@ -33,7 +35,7 @@ def take_resize(book: Book, resize: ResizeRun, room: Room, manifests: Manifests,
     if any(more.values()):
         pods = {role.name: role.pod for role in manifests.gang.roles}
         found = room.find(book.run, book.facts, more, pods, book.facts.spec.topology.required, placed)
-        if isinstance(found, Shortfall):
+        if isinstance(found, PackingShortfall):
             return replace(progress, generation=resize.generation, sizes=dict(before))
     again = dict(progress.again)
     for role, count in wanted.items():
@@ -43,7 +45,7 @@ def take_resize(book: Book, resize: ResizeRun, room: Room, manifests: Manifests,
     return replace(progress, generation=resize.generation, sizes=wanted, again=again)
 
 
-def give_up(book: Book, now: float) -> Progress | None:
+def give_up(book: RunTracker, now: float) -> Progress | None:
     """The record at the size that has places, once new members have waited for a node for longer than a growth may take."""
     for member in [one for one in book.newcomers if (pod := book.pods.get(one)) is not None and pod.node]:
         del book.newcomers[member]
@@ -64,6 +66,6 @@ def give_up(book: Book, now: float) -> Progress | None:
     return replace(progress, sizes=sizes, again=again)
 
 
-def late_growth(book: Book) -> float:
+def late_growth(book: RunTracker) -> float:
     """When new members are given up; never where there are none."""
     return min(book.newcomers.values(), default=float("inf")) + _PATIENCE

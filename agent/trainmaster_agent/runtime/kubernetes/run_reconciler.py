@@ -29,24 +29,24 @@ from trainmaster_agent.kube.errors import (
 from trainmaster_agent.kube.lease import LeaseKeeper
 from trainmaster_agent.kube.paths import PODS
 from trainmaster_agent.kube.pods import LABEL_ROUND, LABEL_RUN, PodSight, see
-from trainmaster_agent.placement.port import GangState, Placement
+from trainmaster_agent.placement.port import GangState, PlacementPort
 from trainmaster_agent.runtime.kubernetes.checkpoint import send_checkpoint
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.gate_opener import Opening
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import Unready
 from trainmaster_agent.runtime.kubernetes.output import Outputs
-from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, Limits, Sights, assess
+from trainmaster_agent.runtime.kubernetes.reconcile import Assessment, ReconcileLimits, Sights, assess
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
+    AnchoredEnd,
     Progress,
-    Verdict,
 )
 from trainmaster_agent.runtime.kubernetes.record_store import PERMISSION_PATIENCE, Anchors
 from trainmaster_agent.runtime.kubernetes.resize import give_up, late_growth, take_resize
 from trainmaster_agent.runtime.kubernetes.run_spec import Member
-from trainmaster_agent.runtime.kubernetes.run_state import Book
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ _KEPT_OUTPUTS = 8
 _MOST_STEPS = 50
 _TOGETHER = 4
 """More pods than these, if they are all of a run's, are deleted in one call."""
-Check = Callable[[Book], str | None]
+Check = Callable[[RunTracker], str | None]
 """Why this cluster cannot run a run; None if it can."""
 
 
-class Crew:
+class RunReconcilers:
     """Acts on all runs of one agent. ``on_told`` is called with each run whose status has changed, ``doubt`` with a namespace
     that refuses what it took before."""
 
@@ -70,8 +70,8 @@ class Crew:
         api: ApiServer,
         lease: LeaseKeeper,
         config: KubernetesCluster,
-        placement: Placement,
-        room: Room,
+        placement: PlacementPort,
+        room: NodeCapacity,
         outputs: Outputs,
         *,
         levels: Callable[[], Mapping[str, str]],
@@ -79,9 +79,9 @@ class Crew:
         group_of: Callable[[str], str | None],
         look_over: Check,
         anchors: Anchors,
-        lost_at: Callable[[Book], tuple[float, float] | None],
+        lost_at: Callable[[RunTracker], tuple[float, float] | None],
         unready: Mapping[str, Unready],
-        on_told: Callable[[Book], None],
+        on_told: Callable[[RunTracker], None],
         doubt: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -102,7 +102,7 @@ class Crew:
         self._doubt = doubt
         self._clock = clock
         patience = config.patience
-        self._limits = Limits(
+        self._limits = ReconcileLimits(
             image=parse_duration(patience.image),
             container=parse_duration(patience.container),
             start=parse_duration(patience.start),
@@ -112,7 +112,7 @@ class Crew:
         self._creating = asyncio.Semaphore(config.parallel)
         """Creations wait here and not in the client, so that the Lease is looked at right before each one goes out."""
 
-    async def settle(self, book: Book) -> None:
+    async def settle(self, book: RunTracker) -> None:
         """Take all steps that can be taken now. Raises KubeError when the API server does not let it."""
         for _ in range(_MOST_STEPS):
             wished = self._wished(book)
@@ -131,12 +131,12 @@ class Crew:
                 return
         log.error("run %s does not come to rest", book.run, extra={"run_id": book.run})
 
-    async def fail(self, book: Book, words: str) -> None:
+    async def fail(self, book: RunTracker, words: str) -> None:
         """End a run that this agent cannot handle: ``failed``, category ``config``. Raises KubeError."""
         end = RunEnd(category=FailureCategory.CONFIG, message=f"the agent cannot handle this run: {words}")
-        await self._end(book, Verdict(RunState.FAILED, end.message, end))
+        await self._end(book, AnchoredEnd(RunState.FAILED, end.message, end))
 
-    def look(self, book: Book) -> None:
+    def look(self, book: RunTracker) -> None:
         """Say how a run is, and do nothing."""
         if book.record.progress.verdict is None and book.record.progress.stop is None:
             self._manifests(book)
@@ -144,7 +144,7 @@ class Crew:
         if found.progress is None:
             self.tell(book, found)
 
-    def tell(self, book: Book, found: Assessment) -> None:
+    def tell(self, book: RunTracker, found: Assessment) -> None:
         if found.at_work:
             book.ran_in = book.record.progress.round
         if book.tell(found, self._lease.term, self._group_of):
@@ -152,7 +152,7 @@ class Crew:
 
     # -- looking
 
-    def _sights(self, book: Book) -> Sights:
+    def _sights(self, book: RunTracker) -> Sights:
         now = self._clock()
         start = book.record.start
         for pod in book.pods.values():
@@ -179,10 +179,10 @@ class Crew:
             opened_at=book.opened_at,
         )
 
-    def _said(self, book: Book, role: str, index: int) -> int:
+    def _said(self, book: RunTracker, role: str, index: int) -> int:
         return book.record.progress.said.get(f"{role}-{index}", 0)
 
-    async def _with_output(self, book: Book, progress: Progress) -> Progress:
+    async def _with_output(self, book: RunTracker, progress: Progress) -> Progress:
         """Read what members that are to start again have said, before their pods go; the record with how much that was.
 
         Of a gang that starts again only some are read, of those that have ended; of others what was followed is kept.
@@ -207,13 +207,13 @@ class Crew:
         said = {f"{pod.role}-{pod.index}": end for pod, end in zip(ended, ends, strict=True)}
         return replace(progress, said=progress.said | said)
 
-    def _wished(self, book: Book) -> Progress | None:
+    def _wished(self, book: RunTracker) -> Progress | None:
         """The record with what the dispatcher has asked for since; None if there is nothing new."""
         progress = book.record.progress
         stop, book.wished_stop = book.wished_stop, None
         if book.namespace_is_gone and progress.verdict is None and progress.stop is None and progress.ended_at is None:
             words = f"preempted by the cluster: namespace {book.record.namespace} was deleted"
-            return replace(progress, verdict=Verdict(RunState.PREEMPTED, words))
+            return replace(progress, verdict=AnchoredEnd(RunState.PREEMPTED, words))
         if stop is not None and progress.ended_at is None:
             return replace(
                 progress, stop=stop, stopped_at=self._clock(), generation=max(stop.generation, progress.generation)
@@ -230,7 +230,7 @@ class Crew:
             return give_up(book, self._clock())
         return None
 
-    def _manifests(self, book: Book) -> Manifests:
+    def _manifests(self, book: RunTracker) -> Manifests:
         key = book.record.progress.round, tuple(sorted(book.sizes.items()))
         if book.manifests is None or book.made_for != key:
             book.manifests = Manifests(
@@ -251,7 +251,7 @@ class Crew:
 
     # -- acting
 
-    async def _act(self, book: Book, found: Assessment) -> bool:
+    async def _act(self, book: RunTracker, found: Assessment) -> bool:
         """Whether to look again at once."""
         if found.signal and not book.signalled:
             book.signalled = True
@@ -267,7 +267,7 @@ class Crew:
             return await self._open(book)
         return False
 
-    async def _signal(self, book: Book) -> None:
+    async def _signal(self, book: RunTracker) -> None:
         """Send the checkpoint signal to all members at work. A member that does not get it is told to end with the others."""
         stop = book.record.progress.stop
         if stop is None or not self._config.checkpoint:
@@ -277,7 +277,7 @@ class Crew:
         if not_told:
             await self._anchors.save(book, replace(book.record.progress, not_told=not_told))
 
-    async def _remove(self, book: Book, pods: Sequence[tuple[PodSight, int]]) -> None:
+    async def _remove(self, book: RunTracker, pods: Sequence[tuple[PodSight, int]]) -> None:
         await self._lease.confirm()
         for pod, _ in pods:
             book.ours.add(pod.uid)
@@ -295,20 +295,20 @@ class Crew:
             return
         await asyncio.gather(*(self._delete(book, pod, grace) for pod, grace in pods))
 
-    async def _delete(self, book: Book, pod: PodSight, grace: int) -> None:
+    async def _delete(self, book: RunTracker, pod: PodSight, grace: int) -> None:
         try:
             await self._api.delete(PODS, pod.namespace, pod.name, uid=pod.uid, grace=grace)
         except (NotFoundError, ConflictError):
             book.lose(pod)
 
-    async def _create(self, book: Book, members: Sequence[Member]) -> bool:
+    async def _create(self, book: RunTracker, members: Sequence[Member]) -> bool:
         manifests = self._manifests(book)
         if not book.looked_over:
             # Not once it has members: quotas count them as used already.
             why = None if book.pods or book.record.progress.created else self._refusal(book, manifests)
             book.looked_over = True
             if why is not None:
-                await self._end(book, Verdict(RunState.RETURNED, why))
+                await self._end(book, AnchoredEnd(RunState.RETURNED, why))
                 return True
         ends = self._ends_of_earlier_lives(book, members)
         if not book.record.owner_uid:
@@ -346,14 +346,14 @@ class Crew:
             await self._anchors.save(book, complete)
         return True
 
-    def _ends_of_earlier_lives(self, book: Book, members: Sequence[Member]) -> dict[str, int]:
+    def _ends_of_earlier_lives(self, book: RunTracker, members: Sequence[Member]) -> dict[str, int]:
         """By member that is about to be created once more: where the output of its earlier lives ends, as far as it is in memory."""
         if not book.record.progress.round:
             return {}
         ends = ((f"{role}-{index}", self._outputs.end_of((book.run, role, index))) for role, index in members)
         return {name: end for name, end in ends if end}
 
-    def _refusal(self, book: Book, manifests: Manifests) -> str | None:
+    def _refusal(self, book: RunTracker, manifests: Manifests) -> str | None:
         """Why this cluster cannot run it at all."""
         mistakes = manifests.mistakes()
         if mistakes:
@@ -362,7 +362,7 @@ class Crew:
             )
         return self._placement.lacks(manifests.gang) or self._look_over(book)
 
-    async def _prepare(self, book: Book, manifests: Manifests) -> None:
+    async def _prepare(self, book: RunTracker, manifests: Manifests) -> None:
         """Create what has to be there before the pods of this round."""
         number = book.record.progress.round
         if book.prepared == number:
@@ -378,7 +378,7 @@ class Crew:
             await self._create_once(book, resource, body)
         book.prepared = number
 
-    async def _create_once(self, book: Book, resource: Any, body: dict[str, Any]) -> None:
+    async def _create_once(self, book: RunTracker, resource: Any, body: dict[str, Any]) -> None:
         try:
             await self._api.create(resource, book.record.namespace, body)
         except ConflictError:
@@ -392,7 +392,7 @@ class Crew:
             if "deletionTimestamp" in held["metadata"]:
                 raise _still_there(held) from None
 
-    async def _create_pod(self, book: Book, manifests: Manifests, member: Member) -> None:
+    async def _create_pod(self, book: RunTracker, manifests: Manifests, member: Member) -> None:
         body = manifests.pod(*member, beside=self._beside(book, manifests))
         name = body["metadata"]["name"]
         try:
@@ -414,7 +414,7 @@ class Crew:
         if sight is not None:
             book.note(sight)
 
-    def _beside(self, book: Book, manifests: Manifests) -> dict[str, str] | None:
+    def _beside(self, book: RunTracker, manifests: Manifests) -> dict[str, str] | None:
         """Where a member has to be that comes to a gang at work; None while the gang has not started."""
         if book.record.progress.round != book.ran_in:
             return None
@@ -423,28 +423,28 @@ class Crew:
         value = None if level is None else self._room.label(node, level)
         return {} if level is None or value is None else {level: value}
 
-    async def _open(self, book: Book) -> bool:
+    async def _open(self, book: RunTracker) -> bool:
         changed = await self.opening.open(book, self._manifests(book), self._levels(), self._lease.confirm)
         if changed is None:
             return False
         await self._anchors.save(book, changed)
         return True
 
-    async def _end(self, book: Book, verdict: Verdict) -> None:
+    async def _end(self, book: RunTracker, verdict: AnchoredEnd) -> None:
         await self._anchors.save(book, replace(book.record.progress, verdict=verdict))
 
 
-def _refused(error: RefusedError) -> Verdict:
+def _refused(error: RefusedError) -> AnchoredEnd:
     """What a refusal of the API server makes of a run."""
     words = " ".join(str(error).split())[:500]
     if isinstance(error, ForbiddenError | NotFoundError) and error.is_namespace_gone:
-        return Verdict(RunState.PREEMPTED, f"preempted by the cluster: {words}")
+        return AnchoredEnd(RunState.PREEMPTED, f"preempted by the cluster: {words}")
     if isinstance(error, ForbiddenError | NotFoundError | ConflictError):
-        return Verdict(RunState.RETURNED, f"refused by the cluster: {words}")
+        return AnchoredEnd(RunState.RETURNED, f"refused by the cluster: {words}")
     if error.reason == "Foreign":
-        return Verdict(RunState.RETURNED, f"refused: {words}")
+        return AnchoredEnd(RunState.RETURNED, f"refused: {words}")
     end = RunEnd(category=FailureCategory.CONFIG, message=f"the cluster does not take its pods: {words}")
-    return Verdict(RunState.FAILED, end.message, end)
+    return AnchoredEnd(RunState.FAILED, end.message, end)
 
 
 def _still_there(held: Mapping[str, Any]) -> KubeError:

@@ -13,7 +13,7 @@ from trainmaster_agent.kube.pods import PodSight
 from trainmaster_agent.runtime.kubernetes.failure_classification import shortened
 from trainmaster_agent.runtime.kubernetes.manifests import Manifests
 from trainmaster_agent.runtime.kubernetes.reconcile import Assessment
-from trainmaster_agent.runtime.kubernetes.record import Record
+from trainmaster_agent.runtime.kubernetes.record import RunAnchor
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, Member
 from trainmaster_agent.runtime.port import RunStatus
 
@@ -28,10 +28,10 @@ UNLISTED = "unlisted"
 
 
 @dataclass(slots=True)
-class Book:
+class RunTracker:
     """``wishes`` of the dispatcher are not in the record yet; ``retry`` counts what failed in a row."""
 
-    record: Record
+    record: RunAnchor
     facts: Facts
     status: RunStatus
     pods: dict[Member, PodSight] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def _member_words(pod: PodSight) -> str:
     return shortened(words, _LONGEST_MEMBER_MESSAGE) if pod.stage != "succeeded" else ""
 
 
-def first_status(record: Record, term: int) -> RunStatus:
+def first_status(record: RunAnchor, term: int) -> RunStatus:
     """Of a run that has just been accepted or read."""
     seq = max(0, term - record.term) << _STRIDE
     return RunStatus(record.start.run, record.progress.generation, seq, RunState.ACCEPTED)

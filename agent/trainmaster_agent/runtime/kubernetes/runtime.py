@@ -33,32 +33,32 @@ from trainmaster_agent.kube.paths import (
     SERVICES,
     Resource,
 )
-from trainmaster_agent.kube.watch import Watch
+from trainmaster_agent.kube.watch import KubeWatch
 from trainmaster_agent.placement.choose import choose, detect, probe_native
-from trainmaster_agent.placement.port import Placement
+from trainmaster_agent.placement.port import PlacementPort
 from trainmaster_agent.runtime.change_event import News
-from trainmaster_agent.runtime.kubernetes.accept import Intake
+from trainmaster_agent.runtime.kubernetes.accept import OrderIntake
 from trainmaster_agent.runtime.kubernetes.config import KubernetesCluster
 from trainmaster_agent.runtime.kubernetes.garbage_collector import Burial
 from trainmaster_agent.runtime.kubernetes.leftovers import Leftovers
 from trainmaster_agent.runtime.kubernetes.manifests import roster_name
 from trainmaster_agent.runtime.kubernetes.namespaces import JobNamespaces
-from trainmaster_agent.runtime.kubernetes.node_capacity import Room
+from trainmaster_agent.runtime.kubernetes.node_capacity import NodeCapacity
 from trainmaster_agent.runtime.kubernetes.node_health import NodeHealth
 from trainmaster_agent.runtime.kubernetes.observer import Observer
 from trainmaster_agent.runtime.kubernetes.older_anchors import OlderAnchors
-from trainmaster_agent.runtime.kubernetes.orphans import Orphans, Records
+from trainmaster_agent.runtime.kubernetes.orphans import KnownRecords, Orphans
 from trainmaster_agent.runtime.kubernetes.output import Outputs
 from trainmaster_agent.runtime.kubernetes.preflight import what_lacks
 from trainmaster_agent.runtime.kubernetes.record import (
     LABEL_AGENT,
-    Record,
-    Verdict,
+    AnchoredEnd,
+    RunAnchor,
 )
 from trainmaster_agent.runtime.kubernetes.record_store import Anchors
-from trainmaster_agent.runtime.kubernetes.run_reconciler import Crew
+from trainmaster_agent.runtime.kubernetes.run_reconciler import RunReconcilers
 from trainmaster_agent.runtime.kubernetes.run_spec import Facts, facts_of
-from trainmaster_agent.runtime.kubernetes.run_state import Book, first_status
+from trainmaster_agent.runtime.kubernetes.run_state import RunTracker, first_status
 from trainmaster_agent.runtime.kubernetes.strays import identity_of_cluster, no_pods_of
 from trainmaster_agent.runtime.kubernetes.worklist import Worklist
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError
@@ -102,15 +102,15 @@ class KubernetesRuntime:
         )
         self.inventory = Inventory(config.capacity, (LABEL_AGENT, config.cluster))
         self._anchors = Anchors(api, self.lease, self._home, parse_duration(lease.duration))
-        self._records = Records(api, self._home)
+        self._records = KnownRecords(api, self._home)
         self._older = OlderAnchors(api, self.lease, config.cluster, self._home)
         self._quotas = Quotas()
-        self._room = Room(self.inventory)
+        self._room = NodeCapacity(self.inventory)
         self._outputs = Outputs(api)
-        self._placement: Placement | None = None
-        self._crew: Crew | None = None
+        self._placement: PlacementPort | None = None
+        self._crew: RunReconcilers | None = None
         self._tombstone = parse_duration(config.tombstone)
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, RunTracker] = {}
         self._namespaces = self._make_namespaces()
         self._orphans = Orphans(api, self.lease, self._records)
         self._burial = self._make_burial()
@@ -123,7 +123,7 @@ class KubernetesRuntime:
         self._room_changed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._watches: list[Watch] = []
+        self._watches: list[KubeWatch] = []
         self._holder = ""
         self._place = ""
         self._renewed_at: float | None = None
@@ -223,7 +223,7 @@ class KubernetesRuntime:
         self._orphans = Orphans(self._api, self.lease, self._records)
         self._burial = self._make_burial()
         self._quotas = Quotas()
-        self._room = Room(self.inventory)
+        self._room = NodeCapacity(self.inventory)
         self._node_health = NodeHealth()
         self._placement = self._crew = None
 
@@ -388,7 +388,7 @@ class KubernetesRuntime:
             raise RuntimeAwayError(
                 f"run {run.run} could not be recorded: {contain('record', error, run=run.run)}"
             ) from error
-        if isinstance(record, Verdict):
+        if isinstance(record, AnchoredEnd):
             self._refuse(run, record.state, record.message)
             return
         book = self._books.get(run.run)
@@ -406,7 +406,7 @@ class KubernetesRuntime:
     # -- looking at runs
 
     @property
-    def _crew_now(self) -> Crew:
+    def _crew_now(self) -> RunReconcilers:
         if self._crew is None:
             raise RuntimeError("the runtime is not open")
         return self._crew
@@ -431,7 +431,7 @@ class KubernetesRuntime:
             finally:
                 self._worklist.done(run)
 
-    async def _settle(self, book: Book) -> None:
+    async def _settle(self, book: RunTracker) -> None:
         pause = None
         try:
             await self._crew_now.settle(book)
@@ -442,7 +442,7 @@ class KubernetesRuntime:
             pause = await self._contain(book, error)
         self._set_timer(book, pause)
 
-    def _refused_pause(self, book: Book, error: KubeError) -> float:
+    def _refused_pause(self, book: RunTracker, error: KubeError) -> float:
         """Return how long to wait after the API server did not let a step be taken."""
         if isinstance(error, LeaseLostError):
             log.warning("run %s is left alone: %s", book.run, error, extra={"run_id": book.run})
@@ -451,12 +451,12 @@ class KubernetesRuntime:
         log.log(level, "run %s: %s", book.run, error, extra={"run_id": book.run})
         return self._growing_pause(book)
 
-    def _growing_pause(self, book: Book) -> float:
+    def _growing_pause(self, book: RunTracker) -> float:
         pause: float = min(_MOST_BACK_OFF, _FIRST_BACK_OFF * 2**book.retries)
         book.retries = min(book.retries + 1, 10)
         return pause
 
-    async def _contain(self, book: Book, error: Exception) -> float:
+    async def _contain(self, book: RunTracker, error: Exception) -> float:
         """End a run whose handling raised, or return how long to wait before it is tried again.
 
         A run at work is tried again a few times first: an error that passes must not cost its work. One that is stopping, or has
@@ -478,7 +478,7 @@ class KubernetesRuntime:
             contain("fail", again, run=book.run)
         return self._growing_pause(book)
 
-    def _set_timer(self, book: Book, pause: float | None) -> None:
+    def _set_timer(self, book: RunTracker, pause: float | None) -> None:
         self._cancel_timer(book.run)
         at = book.next_look - time.time()
         wait = at if pause is None else min(pause, at)
@@ -497,7 +497,7 @@ class KubernetesRuntime:
             self._report_only(book)
             self._look_at(book.run)
 
-    def _report_only(self, book: Book) -> None:
+    def _report_only(self, book: RunTracker) -> None:
         """Report how a run is; an error is left to the worker that acts on the run."""
         try:
             self._crew_now.look(book)
@@ -525,11 +525,11 @@ class KubernetesRuntime:
         """Whether runs wait for their pods to be made."""
         return bool(self._accepting) or len(self._worklist) > _WORKERS
 
-    def _on_told(self, book: Book) -> None:
+    def _on_told(self, book: RunTracker) -> None:
         self._statuses[book.run] = book.status
         self._changed.set()
 
-    def _lost_at(self, book: Book) -> tuple[float, float] | None:
+    def _lost_at(self, book: RunTracker) -> tuple[float, float] | None:
         """When silence of the dispatcher makes a run stop, in seconds of the epoch, and the grace that its members then have."""
         limit = book.record.start.disconnect_seconds
         if limit is None or self._renewed_at is None:
@@ -550,7 +550,7 @@ class KubernetesRuntime:
 
     # -- what is watched
 
-    async def _choose_placement(self) -> Placement:
+    async def _choose_placement(self) -> PlacementPort:
         found = await detect(self._api)
         if found.native is not None:
             with contextlib.suppress(RefusedError):
@@ -560,8 +560,8 @@ class KubernetesRuntime:
         log.info("gangs are placed by %s", placement.name)
         return placement
 
-    def _make_crew(self, placement: Placement) -> Crew:
-        return Crew(
+    def _make_crew(self, placement: PlacementPort) -> RunReconcilers:
+        return RunReconcilers(
             self._api,
             self.lease,
             self._config,
@@ -582,9 +582,9 @@ class KubernetesRuntime:
     def _make_namespaces(self) -> JobNamespaces:
         return JobNamespaces(self._api, self._config.job_namespaces, self._on_namespace_gone)
 
-    def _make_intake(self) -> Intake:
+    def _make_intake(self) -> OrderIntake:
         closed = lambda: self._told_closed  # noqa: E731 - it is told anew with each report
-        return Intake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
+        return OrderIntake(self._api, self.lease, self._config, self._namespaces, home=self._home, closed=closed)
 
     def _make_burial(self) -> Burial:
         return Burial(
@@ -597,11 +597,11 @@ class KubernetesRuntime:
             is_gone=lambda namespace: self._namespaces.is_missing(namespace),
         )
 
-    def _leftovers(self, placement: Placement) -> Leftovers:
+    def _leftovers(self, placement: PlacementPort) -> Leftovers:
         resources = (CONFIG_MAPS, SERVICES, *placement.created)
         return Leftovers(self._api, self.lease, self._config.cluster, self._records, self._older, resources)
 
-    def _watch_all(self, placement: Placement) -> None:
+    def _watch_all(self, placement: PlacementPort) -> None:
         observer = Observer(
             self._config,
             placement,
@@ -616,7 +616,7 @@ class KubernetesRuntime:
         )
         sinks = observer.sinks(self.inventory, self._quotas, self._node_health, self._on_room_change)
         for one in sinks:
-            watch = Watch(
+            watch = KubeWatch(
                 self._api,
                 one.resource,
                 one.sink,
@@ -639,7 +639,7 @@ class KubernetesRuntime:
         """Whether it is, or is about to be, in the books, or is over."""
         return run in self._statuses or run in self._accepting or run in self._intake.unsure or self._burial.holds(run)
 
-    def _on_found(self, record: Record, facts: Facts) -> None:
+    def _on_found(self, record: RunAnchor, facts: Facts) -> None:
         """An anchor that this agent has not written."""
         book = self._take_up(record, facts)
         if self.is_ready:
@@ -647,9 +647,9 @@ class KubernetesRuntime:
             self._on_told(book)
             self._look_at(book.run)
 
-    def _take_up(self, record: Record, facts: Facts, read_at: float = -1e9) -> Book:
+    def _take_up(self, record: RunAnchor, facts: Facts, read_at: float = -1e9) -> RunTracker:
         record.owner_uid = record.owner_uid or self._namespaces.uid(record.namespace)
-        book = Book(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
+        book = RunTracker(record, facts, first_status(record, self.lease.term), anchor_read_at=read_at)
         self._books[book.run] = book
         for sight in self._orphans.take(book.run):
             book.note(sight)
@@ -661,13 +661,13 @@ class KubernetesRuntime:
                 book.namespace_is_gone = True
                 self._look_at(book.run)
 
-    def _objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
+    def _objects_of(self, book: RunTracker) -> tuple[tuple[Resource, str], ...]:
         """What was created for a run beside its pods."""
         if book.manifests is None:
             return self._usual_objects_of(book)
         return tuple((one.resource, one.body["metadata"]["name"]) for one in book.manifests.objects())
 
-    def _usual_objects_of(self, book: Book) -> tuple[tuple[Resource, str], ...]:
+    def _usual_objects_of(self, book: RunTracker) -> tuple[tuple[Resource, str], ...]:
         """What may have been created for a run of which no manifests were made, as its end was found."""
         created = () if self._placement is None else self._placement.created
         found = [(resource, book.run) for resource in created]

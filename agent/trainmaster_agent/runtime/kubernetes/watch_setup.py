@@ -13,7 +13,7 @@ KAI_TOPOLOGIES = Resource("kai.scheduler/v1alpha1", "topologies")
 KUEUE_TOPOLOGIES = tuple(Resource(f"kueue.x-k8s.io/{version}", "topologies") for version in ("v1beta2", "v1beta1"))
 
 
-class Entry(NamedTuple):
+class WatchedKind(NamedTuple):
     """``needed``: the books are nothing without it; the others are watched where they are served."""
 
     resource: Resource
@@ -25,18 +25,18 @@ class Entry(NamedTuple):
     """Told of all names there are, after a listing."""
 
 
-def entries(inventory: Inventory, health: NodeHealth) -> Iterator[Entry]:
+def entries(inventory: Inventory, health: NodeHealth) -> Iterator[WatchedKind]:
     """All that the books take in beside pods."""
     put, drop = _nodes(inventory, health)
-    yield Entry(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
-    yield Entry(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)
-    yield Entry(RESOURCE_SLICES, Kind.RESOURCE_SLICE, inventory.resource_slice_put, inventory.resource_slice_drop)
-    yield Entry(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
+    yield WatchedKind(NODES, Kind.NODE, put, drop, needed=True, keep=health.keep)
+    yield WatchedKind(NODE_RESOURCE_TOPOLOGIES, Kind.NUMA, inventory.numa_put, inventory.numa_drop)
+    yield WatchedKind(RESOURCE_SLICES, Kind.RESOURCE_SLICE, inventory.resource_slice_put, inventory.resource_slice_drop)
+    yield WatchedKind(HYPER_NODES, Kind.HYPER_NODE, inventory.hyper_node_put, inventory.hyper_node_drop)
     kinds = ((Kind.KAI_TOPOLOGY, (KAI_TOPOLOGIES,)), (Kind.KUEUE_TOPOLOGY, KUEUE_TOPOLOGIES))
     for kind, resources in kinds:
         put, drop = _topology(inventory, kind)
         for resource in resources:
-            yield Entry(resource, kind, put, drop)
+            yield WatchedKind(resource, kind, put, drop)
 
 
 def _nodes(inventory: Inventory, health: NodeHealth) -> tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]:

@@ -67,7 +67,7 @@ class Member:
         }
 
 
-class Crew:
+class MemberProcesses:
     """All members of a run.
 
     ``launches`` are pipes that members hold from fork to exec: what cannot be executed says so there, and the end of

@@ -14,7 +14,7 @@ from trainmaster.protocol.jobs import JobSpec, MemberFailure, MemberTemplate
 from trainmaster.protocol.quantities import Resources
 from trainmaster_agent.member_env import Seat, member_environment, own_environment, seats, shared_environment
 from trainmaster_agent.runtime.local.layout import FailurePlan, MemberPlan, RunPlan
-from trainmaster_agent.runtime.local.records import Record
+from trainmaster_agent.runtime.local.records import LocalRecord
 from trainmaster_agent.runtime.local.strays import INSTALLATION
 
 _HOST = "127.0.0.1"
@@ -65,7 +65,7 @@ def port_count(spec: JobSpec, sizes: dict[str, int]) -> int:
 
 
 def make_plan(
-    record: Record,
+    record: LocalRecord,
     spec: JobSpec,
     seq: int,
     nodes: Assignment,
@@ -130,7 +130,7 @@ def _failure_plan(failure: MemberFailure) -> FailurePlan:
 
 def resized_plan(
     plan: RunPlan,
-    record: Record,
+    record: LocalRecord,
     spec: JobSpec,
     generation: int,
     stay: list[MemberPlan],

@@ -16,7 +16,7 @@ from trainmaster_agent.runtime.local.layout import PROCESSES
 _PROC = Path("/proc")
 
 
-class Process(NamedTuple):
+class ProcessRow(NamedTuple):
     """What matters of /proc/<pid>/stat. ``born`` (ticks since boot) tells a process from a later one with its id."""
 
     pid: int
@@ -31,14 +31,14 @@ class Process(NamedTuple):
         return self.state not in "ZX"
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int) -> ProcessRow | None:
     """The process ``pid``; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before may hold spaces and parentheses
-    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    return ProcessRow(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def dies_of(pid: int, number: signal.Signals) -> bool:
@@ -51,7 +51,7 @@ def dies_of(pid: int, number: signal.Signals) -> bool:
     return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
 
 
-def everyone() -> Iterator[Process]:
+def everyone() -> Iterator[ProcessRow]:
     """All processes, except those that end while we look."""
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all we need, and there may be thousands
         if entry.isdecimal() and (process := look(int(entry))) is not None:

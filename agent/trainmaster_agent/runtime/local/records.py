@@ -29,7 +29,7 @@ class NoSpaceError(OSError):
     """The disk of the records is full; nothing of the run was recorded."""
 
 
-class Record(Lenient):
+class LocalRecord(Lenient):
     """A run as accepted. ``accepted_at`` is a moment of CLOCK_BOOTTIME in the boot named."""
 
     start: StartRun
@@ -40,7 +40,7 @@ class Record(Lenient):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RecordState:
     """What one look at a run's files shows."""
 
     changed_at: int
@@ -51,7 +51,7 @@ class Sight:
     """Whether that keeper still lives."""
 
 
-class Records:
+class LocalRecords:
     """The runs of one agent under ``state_dir``."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -102,7 +102,7 @@ class Records:
     def directory(self, run: str) -> Path:
         return self._runs / run
 
-    def create(self, record: Record) -> None:
+    def create(self, record: LocalRecord) -> None:
         """Makes the record durable; without this nothing of a run ever happens.
 
         Raises NoSpaceError when the disk is full and no record was left: this run will never start from these records.
@@ -115,14 +115,14 @@ class Records:
                 raise NoSpaceError(error.errno, os.strerror(error.errno), str(path)) from error
             raise
 
-    def _create(self, record: Record) -> None:
+    def _create(self, record: LocalRecord) -> None:
         directory = self.directory(record.start.run)
         directory.mkdir(exist_ok=True)
         data = record.model_dump_json(by_alias=True).encode()
         layout.replace(directory / layout.RECORD, data, durable=True)
         layout.sync_directory(self._runs)
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[LocalRecord]:
         """All records, oldest first. A directory without one was never acknowledged, and goes.
 
         Where a record cannot be read, the run is held all the same: its keeper may be at work, so nobody may start it elsewhere. What
@@ -144,10 +144,10 @@ class Records:
                 found.append(self._rebuilt(directory.name))
         return sorted(found, key=lambda record: (record.accepted_at, record.start.run))
 
-    def _read(self, path: Path) -> Record:
+    def _read(self, path: Path) -> LocalRecord:
         if not path.is_file():
             raise ValueError(f"{path.name} is no file")
-        record = Record.model_validate_json(path.read_bytes())
+        record = LocalRecord.model_validate_json(path.read_bytes())
         if record.start.run != path.parent.name:
             raise ValueError(f"{path.name} is that of run {record.start.run}")
         unreadable = [
@@ -159,7 +159,7 @@ class Records:
             contain("record", ValueError(f"{name} cannot be read"), str(path.parent), run=record.start.run)
         return record.model_copy(update={"damage": ", ".join(unreadable)})
 
-    def _rebuilt(self, run: str) -> Record:
+    def _rebuilt(self, run: str) -> LocalRecord:
         """What is known of a run whose record cannot be read."""
         status, plan = self.status(run), self.plan(run)
         sizes = dict(Counter(member["role"] for member in plan["members"])) if plan is not None else {}
@@ -177,7 +177,7 @@ class Records:
             disconnect_seconds=None if plan is None else plan["disconnect"],
         )
         boot = layout.boot_id() if plan is None else plan["boot"]
-        return Record(start=start, accepted_at=0.0, boot=boot, damage=layout.RECORD)
+        return LocalRecord(start=start, accepted_at=0.0, boot=boot, damage=layout.RECORD)
 
     def discard(self, run: str) -> None:
         """Drops everything about a run. It is renamed first: half a record must never look like a run to start."""
@@ -279,7 +279,7 @@ class Records:
             return False
         return True
 
-    def look(self, run: str) -> Sight:
+    def look(self, run: str) -> RecordState:
         directory = self.directory(run)
         try:
             changed_at = (directory / layout.STATUS).stat().st_mtime_ns
@@ -287,7 +287,7 @@ class Records:
             changed_at = 0
         # Only once the marker is there: before, this look could take the lock from a keeper that is about to claim it.
         kept = (directory / layout.STARTED).exists()
-        return Sight(changed_at, kept, kept and _is_locked(directory / layout.KEEPER_LOCK))
+        return RecordState(changed_at, kept, kept and _is_locked(directory / layout.KEEPER_LOCK))
 
 
 def lock_file(path: Path, why: str) -> int:

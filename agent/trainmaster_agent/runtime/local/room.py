@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trainmaster.cluster_model.packing import Assignment, Need, Node, Shortfall, place
+from trainmaster.cluster_model.packing import Assignment, Need, Node, PackingShortfall, place
 from trainmaster.protocol.agent import CapacityReport, NodeGroup, Taint
 from trainmaster.protocol.jobs import JobSpec, MemberTemplate, Role
 from trainmaster.protocol.quantities import Resources, parse_resources
@@ -22,7 +22,7 @@ CAPABILITIES = (
 )
 
 
-class Room:
+class LocalCapacity:
     """Accounts of the cluster: never more is given out than its nodes declare."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -57,7 +57,7 @@ class Room:
             datasets=self._cluster.datasets,
         )
 
-    def find(self, spec: JobSpec, sizes: dict[str, int], *, empty: bool = False) -> Assignment | Shortfall:
+    def find(self, spec: JobSpec, sizes: dict[str, int], *, empty: bool = False) -> Assignment | PackingShortfall:
         """Where the gang fits now, or would fit if nothing else ran."""
         free = {node.name: node.allocatable for node in self._nodes} if empty else self._free
         needs = [_need(role, role.template, sizes.get(role.name, 0)) for role in spec.roles if role.template]
@@ -65,7 +65,7 @@ class Room:
             return place(self._nodes, free, needs, spec.topology.required)
         if spec.topology.preferred is not None:
             close = place(self._nodes, free, needs, spec.topology.preferred)
-            if not isinstance(close, Shortfall):
+            if not isinstance(close, PackingShortfall):
                 return close
         return place(self._nodes, free, needs)
 

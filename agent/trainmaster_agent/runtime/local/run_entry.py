@@ -5,13 +5,13 @@ from enum import Enum, auto
 
 from pydantic import ValidationError
 
-from trainmaster.cluster_model.packing import Shortfall
+from trainmaster.cluster_model.packing import PackingShortfall
 from trainmaster.protocol.agent import ResizeRun, RunEnd, StartRun, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
 from trainmaster_agent.runtime.local.layout import RUN_NAME, RunPlan
-from trainmaster_agent.runtime.local.records import Record
-from trainmaster_agent.runtime.local.room import Room
+from trainmaster_agent.runtime.local.records import LocalRecord
+from trainmaster_agent.runtime.local.room import LocalCapacity
 from trainmaster_agent.runtime.port import RunStatus, RuntimeRefusedError
 
 
@@ -31,7 +31,7 @@ class Phase(Enum):
 class Held:
     """One run of this agent."""
 
-    record: Record
+    record: LocalRecord
     status: RunStatus
     spec: JobSpec | None = None
     phase: Phase = Phase.WAITING
@@ -72,7 +72,7 @@ class Held:
         )
 
 
-def accepted(record: Record) -> RunStatus:
+def accepted(record: LocalRecord) -> RunStatus:
     """The first status of every run: its record is durable, and nothing more."""
     return RunStatus(run=record.start.run, generation=record.start.generation, seq=1, state=RunState.ACCEPTED)
 
@@ -84,7 +84,7 @@ def check_name(run: StartRun) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class StartRefusal:
     """Why a run never starts here, and how it ends therefore."""
 
     state: RunState
@@ -96,7 +96,7 @@ class Refusal:
         return RunEnd(category=self.category, message=self.message)
 
 
-def admit(run: StartRun, room: Room) -> JobSpec | Refusal:
+def admit(run: StartRun, room: LocalCapacity) -> JobSpec | StartRefusal:
     """The job's specification if this runtime can run it.
 
     What another cluster might run is returned; what none can run as it is written has failed.
@@ -104,22 +104,26 @@ def admit(run: StartRun, room: Room) -> JobSpec | Refusal:
     try:
         spec = JobSpec.model_validate(run.spec)
     except ValidationError as error:
-        return Refusal(RunState.RETURNED, f"this agent does not understand the specification: {_first_mistake(error)}")
+        return StartRefusal(
+            RunState.RETURNED, f"this agent does not understand the specification: {_first_mistake(error)}"
+        )
     for role in spec.roles:
         size = run.sizes.get(role.name, 0)
         if size and role.template is None:
-            return Refusal(RunState.RETURNED, f"role {role.name} has a podTemplate, which the local runtime cannot run")
+            return StartRefusal(
+                RunState.RETURNED, f"role {role.name} has a podTemplate, which the local runtime cannot run"
+            )
         if size and role.template and not role.template.command:
             message = f"role {role.name} has no command: the local runtime runs commands, never images"
-            return Refusal(RunState.FAILED, message, FailureCategory.CONFIG)
+            return StartRefusal(RunState.FAILED, message, FailureCategory.CONFIG)
     if not any(run.sizes.get(role.name, 0) for role in spec.roles):
-        return Refusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
+        return StartRefusal(RunState.FAILED, "the run has no members", FailureCategory.CONFIG)
     lack = room.lacks(spec)
     if lack is not None:
-        return Refusal(RunState.RETURNED, lack)
+        return StartRefusal(RunState.RETURNED, lack)
     fit = room.find(spec, run.sizes, empty=True)
-    if isinstance(fit, Shortfall):
-        return Refusal(RunState.RETURNED, f"it can never fit here: {fit.sentence}")
+    if isinstance(fit, PackingShortfall):
+        return StartRefusal(RunState.RETURNED, f"it can never fit here: {fit.sentence}")
     return spec
 
 

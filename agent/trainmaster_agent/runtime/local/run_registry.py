@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from trainmaster.cluster_model.packing import Assignment, Shortfall
+from trainmaster.cluster_model.packing import Assignment, PackingShortfall
 from trainmaster.protocol.agent import ResizeRun, RunEnd, StopRun
 from trainmaster.protocol.jobs import JobSpec
 from trainmaster.protocol.states import FailureCategory, RunState
@@ -19,9 +19,9 @@ from trainmaster_agent.containment import contain
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import RunPlan, boot_id, boottime
 from trainmaster_agent.runtime.local.plan import PortPool, make_plan, nodes_of, port_count, resized_plan
-from trainmaster_agent.runtime.local.records import Record, Records
-from trainmaster_agent.runtime.local.room import Room
-from trainmaster_agent.runtime.local.run_entry import Held, Phase, Refusal, accepted, admit
+from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords
+from trainmaster_agent.runtime.local.room import LocalCapacity
+from trainmaster_agent.runtime.local.run_entry import Held, Phase, StartRefusal, accepted, admit
 from trainmaster_agent.runtime.port import RunStatus
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ _UNSEEN_CHANGES = 1000
 """Added to ``seq`` after a restart of the machine: the last changes may have been reported and yet not be on disk."""
 
 
-class Books:
+class RunRegistry:
     """``ask`` requests a keeper for a run, ``changed`` hears of each change of a status."""
 
     def __init__(
         self,
-        records: Records,
+        records: LocalRecords,
         cluster: LocalCluster,
         ask: Callable[[str], None],
         changed: Callable[[], None],
@@ -43,7 +43,7 @@ class Books:
     ) -> None:
         self._user = user
         self.runs: dict[str, Held] = {}
-        self.room = Room(cluster)
+        self.room = LocalCapacity(cluster)
         self.boot = boot_id()
         self._records = records
         self._ask = ask
@@ -51,7 +51,7 @@ class Books:
         self._ports = PortPool()
         self._waiting: dict[str, Held] = {}
 
-    def enter(self, record: Record) -> None:
+    def enter(self, record: LocalRecord) -> None:
         """A new run whose record is durable."""
         held = Held(record, accepted(record))
         self.runs[held.run] = self._waiting[held.run] = held
@@ -61,7 +61,7 @@ class Books:
         if held.phase is Phase.WAITING and held.status.state is RunState.ACCEPTED:
             self._say(held, held.next(RunState.PENDING, "it waits behind runs that were accepted earlier"))
 
-    def take_over(self, records: list[Record]) -> None:
+    def take_over(self, records: list[LocalRecord]) -> None:
         """The runs of an earlier agent. No start of them is under way: the zygotes before ours are gone."""
         for record in records:
             try:
@@ -88,7 +88,7 @@ class Books:
                 message = f"the agent cannot handle this run: {words}"
                 self._end(held, RunState.FAILED, message, FailureCategory.CONFIG)
 
-    def _take_over(self, record: Record) -> None:
+    def _take_over(self, record: LocalRecord) -> None:
         run = record.start.run
         held = Held(record, self._records.status(run) or accepted(record), stop=self._records.stop(run))
         self.runs[run] = held
@@ -131,7 +131,7 @@ class Books:
         if held.spec is None:
             return
         nodes = self.room.find(held.spec, held.record.start.sizes)
-        if isinstance(nodes, Shortfall):
+        if isinstance(nodes, PackingShortfall):
             message = f"it waits for room: {nodes.sentence}"
             if (held.status.state, held.status.message) != (RunState.PENDING, message):
                 self._say(held, held.next(RunState.PENDING, message))
@@ -154,7 +154,7 @@ class Books:
             self._end(held, RunState.LOST, message)
         elif now >= held.returned_at():
             fit = self.room.find(held.spec, held.record.start.sizes)
-            why = fit.sentence if isinstance(fit, Shortfall) else "runs that were accepted earlier came first"
+            why = fit.sentence if isinstance(fit, PackingShortfall) else "runs that were accepted earlier came first"
             self._end(held, RunState.RETURNED, f"it waited for room: {why}")
 
     def next_clock(self) -> float | None:
@@ -198,7 +198,7 @@ class Books:
         counts = Counter(one["role"] for one in stay)
         more = {role: size - counts[role] for role, size in order.sizes.items() if size > counts[role]}
         nodes = self.room.find(spec, more) if more else {}
-        if isinstance(nodes, Shortfall):
+        if isinstance(nodes, PackingShortfall):
             nodes, more = {}, {}
         try:
             ports = self._ports.take(held.run, port_count(spec, more)) if more else []
@@ -265,7 +265,7 @@ class Books:
         """Number the next status behind all that may have been reported and cannot be read any more."""
         held.status = dataclasses.replace(held.status, seq=held.status.seq + _UNSEEN_CHANGES)
 
-    def reject(self, record: Record, message: str) -> None:
+    def reject(self, record: LocalRecord, message: str) -> None:
         """Hold a run that ended as ``returned`` before anything of it was recorded: nobody will ever start it from these records."""
         held = Held(record, accepted(record))
         self.runs[held.run] = held
@@ -274,7 +274,7 @@ class Books:
     def _admit(self, held: Held) -> None:
         """Ends a waiting run that can never start."""
         answer = admit(held.record.start, self.room)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, StartRefusal):
             self._end(held, answer.state, answer.message, answer.category)
         else:
             held.spec = answer

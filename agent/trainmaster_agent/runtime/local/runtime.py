@@ -17,9 +17,9 @@ from trainmaster_agent.runtime.change_event import News
 from trainmaster_agent.runtime.local import layout, logs, process_table, strays
 from trainmaster_agent.runtime.local.config import LocalCluster
 from trainmaster_agent.runtime.local.layout import boottime
-from trainmaster_agent.runtime.local.records import NoSpaceError, Record, Records, Sight
+from trainmaster_agent.runtime.local.records import LocalRecord, LocalRecords, NoSpaceError, RecordState
 from trainmaster_agent.runtime.local.run_entry import Held, Phase, check_name
-from trainmaster_agent.runtime.local.run_registry import Books
+from trainmaster_agent.runtime.local.run_registry import RunRegistry
 from trainmaster_agent.runtime.local.spawner import Spawner
 from trainmaster_agent.runtime.port import LogSlice, RunStatus, RuntimeAwayError, RuntimeRefusedError
 
@@ -40,9 +40,9 @@ class LocalRuntime:
     """
 
     def __init__(self, state_dir: Path, cluster: LocalCluster, user: tuple[int, int] | None = None) -> None:
-        self._records = Records(state_dir)
+        self._records = LocalRecords(state_dir)
         self._changed = News()
-        self._books = Books(self._records, cluster, self._ask, self._changed.set, user)
+        self._books = RunRegistry(self._records, cluster, self._ask, self._changed.set, user)
         self._spawner = Spawner(self._records.state_dir, self._books.refuse, self._on_death)
         self._strays = strays.Strays()
         self._holder = ""
@@ -118,7 +118,7 @@ class LocalRuntime:
 
     async def _accept(self, run: StartRun) -> None:
         try:
-            record = Record(start=run, accepted_at=boottime(), boot=self._books.boot)
+            record = LocalRecord(start=run, accepted_at=boottime(), boot=self._books.boot)
             try:
                 await asyncio.to_thread(self._records.create, record)
             except NoSpaceError as error:
@@ -252,7 +252,7 @@ class LocalRuntime:
         self._books.mind_clocks(self._lease)
         self._books.fill()
 
-    async def _attend(self, held: Held, sight: Sight) -> None:
+    async def _attend(self, held: Held, sight: RecordState) -> None:
         run = held.run
         if sight.changed_at != held.read_at:
             held.read_at = sight.changed_at
@@ -267,7 +267,7 @@ class LocalRuntime:
         elif held.phase is Phase.ASKED and not sight.kept and boottime() > held.asked_at + _ASK_AGAIN:
             self._books.ask(held)
 
-    def _sights(self, runs: list[str]) -> dict[str, Sight]:
+    def _sights(self, runs: list[str]) -> dict[str, RecordState]:
         return {run: self._records.look(run) for run in runs}
 
     async def _bury(self, run: str) -> None:

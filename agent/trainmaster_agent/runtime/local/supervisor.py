@@ -31,7 +31,7 @@ from trainmaster_agent.runtime.local.layout import (
     read_lease,
     replace,
 )
-from trainmaster_agent.runtime.local.member_processes import Crew, Member
+from trainmaster_agent.runtime.local.member_processes import Member, MemberProcesses
 
 _SAY_AGAIN = 1.0
 """Seconds until a status is written again that could not be, such as on a full disk."""
@@ -69,7 +69,7 @@ def keep(run_dir: Path) -> None:
     Keeper(run_dir, cast(RunPlan, json.loads((run_dir / PLAN).read_bytes()))).run()
 
 
-class Verdict(NamedTuple):
+class MembersEnd(NamedTuple):
     """How the run will end once every member is gone."""
 
     state: RunState
@@ -101,13 +101,13 @@ class Keeper:
         self._run_dir = run_dir
         self._plan = plan
         self._state_dir = run_dir.parent.parent
-        self._crew = Crew(plan, run_dir)
+        self._crew = MemberProcesses(plan, run_dir)
         self._generation, self._seq = plan["generation"], plan["seq"]
         self._is_launched = False
         self._planned = plan["generation"]
         """The generation of the plan that it goes by."""
         self._state = RunState.PENDING
-        self._verdict: Verdict | None = None
+        self._verdict: MembersEnd | None = None
         self._regroup: Regroup | None = None
         self._regroups = 0
         self._limit_at: float | None = None
@@ -142,7 +142,9 @@ class Keeper:
         try:
             self._crew.launch(self._crew.members)
         except OSError as error:
-            self._conclude(Verdict(RunState.RETURNED, f"the members could not be started: {error.strerror}"), grace=0)
+            self._conclude(
+                MembersEnd(RunState.RETURNED, f"the members could not be started: {error.strerror}"), grace=0
+            )
             return
         limit = self._plan["time_limit"]
         self._limit_at = None if limit is None else boottime() + limit
@@ -185,7 +187,7 @@ class Keeper:
                 self._conclude(self._failure(member), grace=self._plan["stop_grace"])
         if self._verdict is None and self._regroup is None and self._has_succeeded():
             is_early = self._plan["success"] is not None
-            self._conclude(Verdict(RunState.SUCCEEDED, ""), grace=self._plan["stop_grace"] if is_early else 0)
+            self._conclude(MembersEnd(RunState.SUCCEEDED, ""), grace=self._plan["stop_grace"] if is_early else 0)
         if self._regroup is not None and self._regroup.start_at is None and self._crew.childless:
             self._regroup.start_at = boottime() + self._regroup.back_off
 
@@ -251,15 +253,15 @@ class Keeper:
             # None is left of those that were told to end; whoever comes now was not.
             self._regroup = self._rest_at = None
             if not self._launch_again(self._crew.members):
-                self._conclude(Verdict(RunState.FAILED, "its members could not be started again"), grace=0)
+                self._conclude(MembersEnd(RunState.FAILED, "its members could not be started again"), grace=0)
 
-    def _failure(self, member: Member) -> Verdict:
+    def _failure(self, member: Member) -> MembersEnd:
         if member.refused:
             category = FailureCategory.CONFIG
         else:
             category = FailureCategory.EXIT if member.signal is None else FailureCategory.SIGNAL
         again = f", after {member.restarts} restarts" if member.restarts else ""
-        return Verdict(RunState.FAILED, member.message + again, category, member)
+        return MembersEnd(RunState.FAILED, member.message + again, category, member)
 
     def _heed_stop(self) -> None:
         is_told = False
@@ -277,7 +279,7 @@ class Keeper:
             return
         if wish["generation"] > self._generation:
             self._generation, self._dirty = wish["generation"], True
-        verdict = Verdict(cause.ends_as, f"stopped: {cause}", stopped=True)
+        verdict = MembersEnd(cause.ends_as, f"stopped: {cause}", stopped=True)
         wait = wish.get("wait", 0.0)
         if self._verdict is None and wait > 0 and self._regroup is None:
             self._save_state(
@@ -334,7 +336,9 @@ class Keeper:
             self._mind_restarts(now)
         if self._verdict is None and self._limit_at is not None and now >= self._limit_at:
             message = f"the time limit of {self._plan['time_limit']:g} s is over"
-            self._conclude(Verdict(RunState.FAILED, message, FailureCategory.DEADLINE), grace=self._plan["stop_grace"])
+            self._conclude(
+                MembersEnd(RunState.FAILED, message, FailureCategory.DEADLINE), grace=self._plan["stop_grace"]
+            )
         latest = self._latest()
         if latest is not None and now >= latest:
             self._contact = self._last_contact()
@@ -380,9 +384,9 @@ class Keeper:
         )
         grace = min(self._plan["stop_grace"], limit / 2)
         kill_at = self._contact + limit - min(1.0, limit / 10)
-        self._conclude(Verdict(RunState.LOST, message), grace=min(grace, max(0.0, kill_at - now)))
+        self._conclude(MembersEnd(RunState.LOST, message), grace=min(grace, max(0.0, kill_at - now)))
 
-    def _conclude(self, verdict: Verdict, grace: float) -> None:
+    def _conclude(self, verdict: MembersEnd, grace: float) -> None:
         """Decides how the run ends, and ends whatever of it still lives."""
         told = self._regroup is not None or (self._verdict is not None and self._term_at is None)
         self._verdict, self._dirty = verdict, True
@@ -393,7 +397,7 @@ class Keeper:
             self._terminate()
         self._hasten(boottime() + grace)
 
-    def _save_state(self, verdict: Verdict, wait: float, grace: float, number: signal.Signals) -> None:
+    def _save_state(self, verdict: MembersEnd, wait: float, grace: float, number: signal.Signals) -> None:
         """Decides how the run ends, and lets its members save their state before they are told to end."""
         self._verdict, self._dirty = verdict, True
         self._start_none_again()

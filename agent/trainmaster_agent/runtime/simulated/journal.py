@@ -23,7 +23,7 @@ _ENTRIES = "simulated.jsonl"
 _STATE = "simulated.state"
 
 
-class Found(NamedTuple):
+class Handover(NamedTuple):
     """What an owner begins from. ``state`` is what it handed over last, or None if it never did."""
 
     state: Any
@@ -47,7 +47,7 @@ class Journal:
         self.began_at = 0.0
         """When the first entry was, in an owner without a state."""
 
-    def open(self, now: float) -> Found:
+    def open(self, now: float) -> Handover:
         """What was written so far, oldest first.
 
         Raises RuntimeRefusedError when another agent acts on these records.
@@ -66,17 +66,17 @@ class Journal:
             # The process died after it wrote the state and before the entries that it holds were dropped.
             self._part, self.holder = part, holder
             self._begin(now)
-            return Found(state, [])
+            return Handover(state, [])
         if head.get("world") != self._world:
             self._part, self.holder = 0, uuid.uuid4().hex
             self._state_path.unlink(missing_ok=True)
             self._begin(now)
-            return Found(None, [])
+            return Handover(None, [])
         # What a crash cut off must not swallow the next line.
         self._size = len(whole) + 1
         file.truncate(self._size)
         self._part, self.holder, self.began_at, self.entries = head["part"], head["holder"], head["at"], len(entries)
-        return Found(state, entries)
+        return Handover(state, entries)
 
     def write(self, at: float, what: str, value: Any) -> None:
         """Add an entry. It survives a crash of this process once this returns.

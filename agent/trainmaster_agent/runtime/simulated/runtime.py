@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.fake_cluster import output
-from trainmaster.fake_cluster.cluster import Cluster
+from trainmaster.fake_cluster.cluster import FakeCluster
 from trainmaster.fake_cluster.fleet import FleetCluster
-from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.fake_cluster.seeded_random import draw
 from trainmaster.protocol.agent import CapacityReport, ResizeRun, StartRun, StopRun
 from trainmaster_agent.containment import contain
@@ -43,9 +43,9 @@ class SimulatedRuntime:
         self._clock = clock
         self._spec = cluster
         self._seed = int(draw(seed, cluster.name) * 2**32)
-        self.cluster = Cluster(cluster, clock(), self._seed)
+        self.cluster = FakeCluster(cluster, clock(), self._seed)
         self._statuses: dict[str, RunStatus] = {}
-        self._stale: dict[str, Run] = {}
+        self._stale: dict[str, FakeRun] = {}
         """Runs that changed since their statuses were written."""
         self._changed = News()
         self._timer: asyncio.TimerHandle | None = None
@@ -73,7 +73,7 @@ class SimulatedRuntime:
             found = self._journal.open(self._clock())
             self._holder = self._journal.holder
             if found.state is None:
-                self.cluster = Cluster(self._spec, self._journal.began_at, self._seed)
+                self.cluster = FakeCluster(self._spec, self._journal.began_at, self._seed)
             else:
                 self.cluster = found.state
             for entry in found.entries:

@@ -1,12 +1,12 @@
 """A simulated run as the runtime port shows it."""
 
-from trainmaster.fake_cluster.run import Run
+from trainmaster.fake_cluster.run import FakeRun
 from trainmaster.protocol.agent import MemberReport, RunEnd
 from trainmaster.protocol.states import RunState
 from trainmaster_agent.runtime.port import RunStatus
 
 
-def status_of(run: Run) -> RunStatus:
+def status_of(run: FakeRun) -> RunStatus:
     """The status of a run as it is now."""
     return RunStatus(
         run.id,
@@ -21,7 +21,7 @@ def status_of(run: Run) -> RunStatus:
     )
 
 
-def _end_of(run: Run) -> RunEnd | None:
+def _end_of(run: FakeRun) -> RunEnd | None:
     verdict = run.verdict
     if verdict is None or not run.state.is_terminal or (run.state is RunState.SUCCEEDED and not verdict.message):
         return None
@@ -37,7 +37,7 @@ def _end_of(run: Run) -> RunEnd | None:
     )
 
 
-def _members_of(run: Run) -> tuple[MemberReport, ...]:
+def _members_of(run: FakeRun) -> tuple[MemberReport, ...]:
     return tuple(
         MemberReport(
             role=one.role,

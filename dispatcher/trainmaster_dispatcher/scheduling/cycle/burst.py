@@ -15,7 +15,7 @@ from trainmaster.protocol.bursting import SpotUse
 from trainmaster.protocol.quantities import Resources
 from trainmaster.protocol.reasons import Check, Token, Verdict
 from trainmaster.protocol.states import ClusterKind
-from trainmaster_dispatcher.domain.budgets import HOUR, Account, Excess, Window, window_at, windows
+from trainmaster_dispatcher.domain.budgets import HOUR, BudgetAccount, Excess, Window, window_at, windows
 from trainmaster_dispatcher.domain.burst_policies import Bounds, BurstPolicy, BurstRun
 from trainmaster_dispatcher.domain.prices import MICROS, SPOT_LABELS, is_spot
 from trainmaster_dispatcher.scheduling.cycle import explain
@@ -39,7 +39,7 @@ from trainmaster_dispatcher.scheduling.state.state import (
 _EPSILON = 1e-9
 
 
-class Refusal(NamedTuple):
+class BurstRefusal(NamedTuple):
     """Why a job may not go by a policy now. ``token`` None: not because of the policy, or never under it.
 
     ``at``: when it may go at the earliest, in seconds since the epoch; infinite where that is not a matter of time.
@@ -77,13 +77,13 @@ class First(NamedTuple):
     """Clusters of its queue that only lack room for it."""
 
 
-class Asked(NamedTuple):
+class BurstQuestion(NamedTuple):
     """What a policy said of the first job of a class, for a preview."""
 
     key: ClassKey
     job: WaitingJob
     policy: BurstPolicy
-    outcome: BurstStart | Refusal
+    outcome: BurstStart | BurstRefusal
 
 
 @dataclass(slots=True)
@@ -93,13 +93,13 @@ class Bursts:
     cycle: CycleContext
     open: set[int] = field(init=False)
     """Policies that are open by how full private clusters are; kept for the next cycle."""
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[BurstQuestion] = field(default_factory=list)
     next_look: float = inf
     """When a job that was refused may go, if nothing else happens."""
     faults: list[Fault] = field(default_factory=list)
     """Unexpected errors of single policies: by these, the job or nobody goes."""
-    _broken: dict[int, Refusal] = field(default_factory=dict)
-    _accounts: dict[int, Account] = field(default_factory=dict)
+    _broken: dict[int, BurstRefusal] = field(default_factory=dict)
+    _accounts: dict[int, BudgetAccount] = field(default_factory=dict)
     _granted: list[tuple[int, float, Resources]] = field(default_factory=list)
     """What starts in this cycle: policy, nodes and resources."""
     _held_before: dict[int, tuple[float, Resources]] = field(default_factory=dict)
@@ -126,16 +126,16 @@ class Bursts:
     def _state(self) -> SchedulerState:
         return self.cycle.index.state
 
-    def attempt(self, first: First) -> BurstStart | Refusal | None:
+    def attempt(self, first: First) -> BurstStart | BurstRefusal | None:
         """Whether it goes to a public cluster now. None where no policy is for its queue."""
-        nearest: Refusal | None = None
+        nearest: BurstRefusal | None = None
         is_own = False
         for policy in self._state.policies_of(first.queue.id):
             try:
                 outcome = self._broken.get(policy.id) or self._ask(policy, first)
             except Exception as error:  # noqa: BLE001 - whoever asked for the plan tells it
                 outcome = self._note(policy, error)
-            self.asked.append(Asked(first.key, first.job, policy, outcome))
+            self.asked.append(BurstQuestion(first.key, first.job, policy, outcome))
             if isinstance(outcome, BurstStart):
                 return outcome
             if nearest is None or outcome.at < nearest.at:
@@ -146,10 +146,10 @@ class Bursts:
         self.next_look = min(self.next_look, nearest.at)
         return nearest._replace(is_own=is_own)
 
-    def _note(self, policy: BurstPolicy, error: Exception) -> Refusal:
+    def _note(self, policy: BurstPolicy, error: Exception) -> BurstRefusal:
         self.faults.append(Fault("burst_policy", policy.id, policy.name, error))
         told = f"an error inside Trainmaster ({type(error).__name__}) keeps the policy from being judged"
-        return Refusal(policy.name, None, told)
+        return BurstRefusal(policy.name, None, told)
 
     def note_start(self, job: WaitingJob, burst: BurstStart) -> None:
         """It starts in this cycle."""
@@ -159,61 +159,63 @@ class Bursts:
         nodes = nodes_of(self._state, option.cluster, needs_of(self._state, job.shape_id, option))
         self._granted.append((granted.policy_id, nodes, option.size.needs))
 
-    def _ask(self, policy: BurstPolicy, first: First) -> BurstStart | Refusal:
+    def _ask(self, policy: BurstPolicy, first: First) -> BurstStart | BurstRefusal:
         limit = self._limit(policy, first.key, first.queue)
-        if isinstance(limit, Refusal):
+        if isinstance(limit, BurstRefusal):
             return limit
         refused = self._when(policy, first) or self._how_many(policy)
         return refused or self._where(policy, first, limit)
 
     # When
 
-    def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | Refusal:
+    def _limit(self, policy: BurstPolicy, key: ClassKey, queue: Queue) -> float | BurstRefusal:
         """The time limit that a run of it would have, or why it is none for this policy at all."""
         state = self._state
         if policy.fault:
-            return Refusal(policy.name, None, policy.fault)
+            return BurstRefusal(policy.name, None, policy.fault)
         if policy.paused:
-            return Refusal(policy.name, None, "it is paused")
+            return BurstRefusal(policy.name, None, "it is paused")
         if policy.class_at_least is not None:
             least = next((one for one in state.classes.values() if one.name == policy.class_at_least), None)
             own = state.classes[key.class_id]
             if least is None:
-                return Refusal(policy.name, None, f"it names class {policy.class_at_least}, which is not there")
+                return BurstRefusal(policy.name, None, f"it names class {policy.class_at_least}, which is not there")
             if own.value < least.value:
-                return Refusal(
+                return BurstRefusal(
                     policy.name, None, f"it takes jobs of class {least.name} and above, this one is {own.name}"
                 )
         own_limit = state.shapes[key.shape_id].time_limit_seconds
         limit = policy.limit_for(own_limit, state.queue_limit_of(queue.id))
         if limit is None:
-            return Refusal(policy.name, None, "it takes jobs with a time limit: nothing else ends what they may cost")
+            return BurstRefusal(
+                policy.name, None, "it takes jobs with a time limit: nothing else ends what they may cost"
+            )
         if policy.time_limit is not None and limit > policy.time_limit:
             most, has = explain.span(policy.time_limit), explain.span(limit)
-            return Refusal(policy.name, None, f"it takes jobs of at most {most}, the limit of this one is {has}")
+            return BurstRefusal(policy.name, None, f"it takes jobs of at most {most}, the limit of this one is {has}")
         return limit
 
-    def _when(self, policy: BurstPolicy, first: First) -> Refusal | None:
+    def _when(self, policy: BurstPolicy, first: First) -> BurstRefusal | None:
         now = self.cycle.now
         opens = policy.opens_at(now)
         if opens > now:
             when = f"it opens at {explain.clock(opens)}" if opens < inf else "it is closed at all hours"
-            return Refusal(policy.name, Token.BURST_NOT_YET, when, opens)
+            return BurstRefusal(policy.name, Token.BURST_NOT_YET, when, opens)
         at = first.job.submitted_at + policy.after
         if policy.after and at > now:
             told = f"it may go once it has waited {explain.span(policy.after)}, at {explain.clock(at)}"
             # By its priority it may be before others of its class that have waited for longer.
-            return Refusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
+            return BurstRefusal(policy.name, Token.BURST_NOT_YET, told, at, is_own=first.job.priority > 0)
         if policy.utilisation is not None and policy.id not in self.open:
             above, used = policy.utilisation[0], self.fullness()
             told = f"it opens when private clusters are {above:.0%} in use, they are {used:.0%}"
-            return Refusal(policy.name, Token.BURST_NOT_YET, told)
+            return BurstRefusal(policy.name, Token.BURST_NOT_YET, told)
         if policy.expected_wait is not None:
             start = self._expected_start(first)
             if start - now <= policy.expected_wait:
                 told = f"it takes jobs that wait longer than {explain.span(policy.expected_wait)} from now on"
                 told += f", this one may start at {explain.clock(start)}"
-                return Refusal(policy.name, Token.BURST_NOT_YET, told)
+                return BurstRefusal(policy.name, Token.BURST_NOT_YET, told)
         return None
 
     def _expected_start(self, first: First) -> float:
@@ -234,25 +236,27 @@ class Bursts:
 
     # How much
 
-    def account(self, policy: BurstPolicy) -> Account:
+    def account(self, policy: BurstPolicy) -> BudgetAccount:
         """What was spent by it, and what its runs are committed to."""
         found = self._accounts.get(policy.id)
         if found is None:
             found = self._accounts[policy.id] = account_of(self._state, policy, self.cycle.now)
         return found
 
-    def _how_many(self, policy: BurstPolicy) -> Refusal | None:
+    def _how_many(self, policy: BurstPolicy) -> BurstRefusal | None:
         account, now = self.account(policy), self.cycle.now
         if policy.jobs is not None and len(account.live) >= policy.jobs:
             many = "1 job" if len(account.live) == 1 else f"{len(account.live)} jobs"
             told = f"{many} of at most {policy.jobs} are at public clusters by it"
-            return Refusal(policy.name, Token.BURST_LIMIT, told)
+            return BurstRefusal(policy.name, Token.BURST_LIMIT, told)
         if policy.ramp is not None:
             began = [one.begin / MICROS for one in account.live.values()]
             at = policy.ramp_opens_at([*began, *self._state.spending.starts.get(policy.id, ())], now)
             if at > now:
                 told = f"it lets {policy.ramp.jobs} jobs start every {explain.span(policy.ramp.every)}"
-                return Refusal(policy.name, Token.BURST_NOT_YET, f"{told}, the next one at {explain.clock(at)}", at)
+                return BurstRefusal(
+                    policy.name, Token.BURST_NOT_YET, f"{told}, the next one at {explain.clock(at)}", at
+                )
         return None
 
     def _held(self, policy: BurstPolicy) -> tuple[float, Resources]:
@@ -267,7 +271,7 @@ class Bursts:
                 _add_all(resources, needs)
         return nodes, resources
 
-    def _over(self, policy: BurstPolicy, shape_id: int, option: Option) -> Refusal | None:
+    def _over(self, policy: BurstPolicy, shape_id: int, option: Option) -> BurstRefusal | None:
         """Whether with this one too much would be there."""
         if policy.nodes is None and not policy.resources:
             return None
@@ -276,18 +280,18 @@ class Bursts:
         if policy.nodes is not None and nodes + more > policy.nodes + _EPSILON:
             told = f"its jobs hold {nodes:.3g} of at most {policy.nodes} nodes, this one needs {more:.3g}"
             for_ever = more > policy.nodes + _EPSILON
-            return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=for_ever)
+            return BurstRefusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=for_ever)
         for name, most in policy.resources.items():
             needs = option.size.needs.get(name, 0)
             if needs and held.get(name, 0) + needs > most:
                 has, wants, top = (explain.amount(name, one) for one in (held.get(name, 0), needs, most))
                 told = f"its jobs hold {has} of at most {top} {name}, this one needs {wants}"
-                return Refusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=needs > most)
+                return BurstRefusal(policy.name, Token.BURST_LIMIT, told, is_for_ever=needs > most)
         return None
 
     # Where
 
-    def _where(self, policy: BurstPolicy, first: First, limit: float) -> BurstStart | Refusal:
+    def _where(self, policy: BurstPolicy, first: First, limit: float) -> BurstStart | BurstRefusal:
         index, key, queue = self.cycle.index, first.key, first.queue
         entitled = self.cycle.advance.entitled(queue.id)
         access = self._state.access_of(queue, by_policy=True)
@@ -296,7 +300,7 @@ class Bursts:
         )
         verdicts: list[Verdict] = []
         found: list[tuple[Option, Bounds]] = []
-        worst: Refusal | None = None
+        worst: BurstRefusal | None = None
         is_own = False
         for cluster, ruled_out in index.looked_at(scheduling_key):
             if cluster.kind is not ClusterKind.PUBLIC or (policy.clusters and cluster.name not in policy.clusters):
@@ -312,7 +316,7 @@ class Bursts:
             outcome = self._best_on(policy, first, scheduling_key, cluster)
             if isinstance(outcome, Verdict):
                 verdicts.append(outcome)
-            elif isinstance(outcome, Refusal):
+            elif isinstance(outcome, BurstRefusal):
                 is_own = is_own or outcome.is_own
                 worst = outcome if worst is None or outcome.at < worst.at else worst
                 verdicts.append(Verdict(cluster=cluster.name, check=Check.BURST, sentence=outcome.sentence))
@@ -327,9 +331,9 @@ class Bursts:
             return worst._replace(verdicts=tuple(verdicts), is_own=is_own)
         if not verdicts:
             named = f" named {', '.join(policy.clusters)}" if policy.clusters else ""
-            return Refusal(policy.name, None, f"there is no public cluster{named}")
+            return BurstRefusal(policy.name, None, f"there is no public cluster{named}")
         near = min(verdicts, key=lambda one: _NEAREST.get(one.check, 0))
-        return Refusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
+        return BurstRefusal(policy.name, None, f"{near.cluster}: {near.sentence}", verdicts=tuple(verdicts))
 
     def _choose(self, policy: BurstPolicy, found: Sequence[tuple[Option, Bounds]]) -> int:
         """The place of the one that is taken."""
@@ -344,12 +348,12 @@ class Bursts:
 
     def _best_on(
         self, policy: BurstPolicy, first: First, scheduling_key: SchedulingKey, cluster: Cluster
-    ) -> tuple[Option, Bounds] | Refusal | Verdict:
+    ) -> tuple[Option, Bounds] | BurstRefusal | Verdict:
         """The largest size that fits on a cluster within quota, the policy's limits and its budgets."""
         queue, sizes = first.queue, first.sizes
         groups = groups_for(policy, cluster)
         _, device = narrowing(self.cycle, queue, scheduling_key.shape_id)
-        refused: Refusal | None = None
+        refused: BurstRefusal | None = None
         verdict: Verdict | None = None
         best: tuple[Option, Bounds] | None = None
         for product in products_on(cluster.report, device, grown=True):
@@ -413,7 +417,7 @@ class Bursts:
             cluster.placement_timeout + option.timeout + patience, scheduling_key.limit, shape.stop_seconds, rate
         )
 
-    def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> Refusal | None:
+    def _too_expensive(self, policy: BurstPolicy, job: WaitingJob, bounds: Bounds) -> BurstRefusal | None:
         now = self.cycle.now
         run = BurstRun(policy.id, now, bounds.until(now, None), bounds.rate)
         account, spent = self.account(policy), self._state.job_spent.get(job.id, 0)
@@ -424,7 +428,7 @@ class Bursts:
         told = explain.excess(excess, bounds, policy.queues)
         for_ever = _is_for_ever(excess, bounds)
         again = inf if for_ever else _again_at(excess, bounds, now)
-        return Refusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
+        return BurstRefusal(policy.name, Token.BURST_BUDGET, told, again, is_own=own, is_for_ever=for_ever)
 
 
 _NEAREST = {
@@ -467,7 +471,7 @@ def fullness(index: ClusterIndex) -> float:
     return max((used[name] / has for name, has in there.items() if has), default=1.0)
 
 
-def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> Account:
+def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> BudgetAccount:
     """What was spent by a policy, and what its runs are committed to. A run that outlives its limit costs until now at least."""
     spent, sums = spent_in_windows(state, policy), state.committed.get(policy.id, {})
     live = {}
@@ -480,7 +484,7 @@ def account_of(state: SchedulerState, policy: BurstPolicy, now: float) -> Accoun
             for span in policy.budget.limits:
                 for window in windows(span, late.begin, late.end):
                     spent[window] = spent.get(window, 0) + late.within(window)
-    return Account(policy.budget, spent, live, sums)
+    return BudgetAccount(policy.budget, spent, live, sums)
 
 
 def spent_in_windows(state: SchedulerState, policy: BurstPolicy) -> dict[Window, int]:
@@ -493,7 +497,7 @@ def spent_in_windows(state: SchedulerState, policy: BurstPolicy) -> dict[Window,
     return out
 
 
-class Standing(NamedTuple):
+class BudgetState(NamedTuple):
     """What a budget has left in its window of now; money in billionths."""
 
     window: Window
@@ -504,14 +508,14 @@ class Standing(NamedTuple):
     """What runs at work may still cost in it."""
 
 
-def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[Standing]:
+def standings_of(state: SchedulerState, policy: BurstPolicy, now: float) -> list[BudgetState]:
     """How the budgets of a policy stand."""
     moment = int(now * MICROS)
     account, out = account_of(state, policy, now), []
     for span, limit in policy.budget.limits.items():
         window, spent = window_at(span, moment), account.used(span, moment)
         whole = account.spent.get(window, 0) + account.committed(window)
-        out.append(Standing(window, limit, spent, max(0, whole - spent)))
+        out.append(BudgetState(window, limit, spent, max(0, whole - spent)))
     return out
 
 

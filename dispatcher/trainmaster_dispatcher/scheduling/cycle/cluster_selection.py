@@ -59,14 +59,14 @@ class CycleContext:
     """The same by what a queue adds, then by shape, for jobs that avoid nothing."""
     passed: dict[int, dict[int, Reason] | None] = field(default_factory=dict)
     """By queue: its part of ``blocked_shapes``; None where a class takes a longer look."""
-    prepared: dict[tuple[int, int], "Prepared"] = field(default_factory=dict)
+    prepared: dict[tuple[int, int], "PreparedClass"] = field(default_factory=dict)
     """By queue and shape."""
     closed_queues: dict[int, tuple[str, Queue | None]] = field(default_factory=dict)
     """By queue: the fault of the nearest queue that cannot be used, and the nearest one that starts no jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedClass:
     """What holds for a class during a whole cycle. ``stops``: why it cannot start whatever happens in it."""
 
     sizes: list[Size]

@@ -11,14 +11,14 @@ from typing import NamedTuple, assert_never
 from trainmaster.protocol.reasons import Check, Reason, Tier, Token, Verdict
 from trainmaster.protocol.states import Order, QueueState
 from trainmaster_dispatcher.scheduling.cycle import explain, faults
-from trainmaster_dispatcher.scheduling.cycle.burst import Asked, Bursts, BurstStart, First, Refusal
+from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstRefusal, Bursts, BurstStart, First
 from trainmaster_dispatcher.scheduling.cycle.cluster_selection import (
     MOST_LACKING,
     MOST_TOLD,
     Choice,
     CycleContext,
     Look,
-    Prepared,
+    PreparedClass,
     QueueTerms,
     look_at_best,
     look_at_each,
@@ -55,7 +55,9 @@ MOST_STARTS = 2000
 _ALWAYS_SHOWN = ("kind", "packing", "money")
 
 
-def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: list[Asked] | None = None) -> Plan:
+def decide(
+    engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: list[BurstQuestion] | None = None
+) -> Plan:
     """Return the plan for this moment. ``now`` is in seconds since the epoch, as all times of the state.
 
     The plan takes over from the one before what the engine has carried over. ``asked`` is given what burst policies said of the
@@ -65,7 +67,7 @@ def decide(engine: Engine, now: float, most_starts: int = MOST_STARTS, asked: li
     held = faults.still_held(state, engine.carried.held_back)
     found: list[Fault] = []
     for restarts in range(faults.MOST_RESTARTS):
-        told: list[Asked] = []
+        told: list[BurstQuestion] = []
         may_go_on = restarts >= faults.FEW_RESTARTS
         try:
             plan = _decide(engine, now, most_starts, told, held, found, may_go_on=may_go_on)
@@ -94,7 +96,7 @@ def _decide(
     engine: Engine,
     now: float,
     most_starts: int,
-    asked: list[Asked],
+    asked: list[BurstQuestion],
     held: dict[ClassKey, HeldBack],
     found: list[Fault],
     *,
@@ -401,13 +403,13 @@ def _closed(cycle: CycleContext, queue: Queue) -> tuple[str, Queue | None]:
     return found
 
 
-def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> Prepared:
+def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> PreparedClass:
     known = cycle.prepared.get((queue.id, key.shape_id))
     if known is None:
         state = cycle.index.state
         queue_fault, closed = _closed(cycle, queue)
         if fault := state.shapes[key.shape_id].fault or queue_fault:
-            found = cycle.prepared[queue.id, key.shape_id] = Prepared([], 0.0, explain.unusable(fault))
+            found = cycle.prepared[queue.id, key.shape_id] = PreparedClass([], 0.0, explain.unusable(fault))
             return found
         sizes = cycle.index.sizes_of(key.shape_id)
         for_ever = cycle.quotas.never(queue.id, sizes[-1].charge)
@@ -416,7 +418,9 @@ def _prepare(cycle: CycleContext, key: ClassKey, queue: Queue) -> Prepared:
             stops = explain.queue_closed(closed)
         elif for_ever is not None:
             stops = explain.over_quota(for_ever, for_ever=True)
-        known = cycle.prepared[queue.id, key.shape_id] = Prepared(sizes, state.limit_of(key.shape_id, queue.id), stops)
+        known = cycle.prepared[queue.id, key.shape_id] = PreparedClass(
+            sizes, state.limit_of(key.shape_id, queue.id), stops
+        )
     return known
 
 
@@ -542,7 +546,7 @@ def _grown(cycle: CycleContext, scheduling_key: SchedulingKey, queue: Queue, siz
     return _Growth(None, found)
 
 
-def _told(reason: Reason, burst: BurstStart | Refusal | None) -> BurstStart | Wait:
+def _told(reason: Reason, burst: BurstStart | BurstRefusal | None) -> BurstStart | Wait:
     """Return why a job waits, and why it does not go to a public cluster; or that it does."""
     if burst is None:
         return Wait(reason)

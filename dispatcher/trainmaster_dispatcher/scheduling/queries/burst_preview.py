@@ -12,7 +12,7 @@ from trainmaster.protocol.quantities import Resources, format_quantity
 from trainmaster_dispatcher.domain.budgets import Commitment
 from trainmaster_dispatcher.domain.burst_policies import BurstPolicy
 from trainmaster_dispatcher.domain.prices import MICROS
-from trainmaster_dispatcher.scheduling.cycle.burst import Asked, BurstStart, fullness, held_by, standings_of
+from trainmaster_dispatcher.scheduling.cycle.burst import BurstQuestion, BurstStart, fullness, held_by, standings_of
 from trainmaster_dispatcher.scheduling.cycle.decide import decide
 from trainmaster_dispatcher.scheduling.cycle.engine import Engine
 from trainmaster_dispatcher.scheduling.selection.cluster_index import ClusterIndex
@@ -29,13 +29,13 @@ def preview(engine: Engine, now: float, policies: Iterable[BurstPolicy] | None =
     The engine is left as it is.
     """
     fork = engine.fork(policies=policies)
-    asked: list[Asked] = []
+    asked: list[BurstQuestion] = []
     decide(fork, now, MOST_PREVIEWED, asked)
     return _told(fork.state, now, asked)[:MOST_SHOWN]
 
 
-def _told(state: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Preview]:
-    by_row: dict[tuple[object, ...], list[Asked]] = {}
+def _told(state: SchedulerState, now: float, asked: Sequence[BurstQuestion]) -> list[Preview]:
+    by_row: dict[tuple[object, ...], list[BurstQuestion]] = {}
     gone: dict[object, int] = {}
     for one in asked:
         if isinstance(one.outcome, BurstStart):
@@ -52,7 +52,7 @@ def _told(state: SchedulerState, now: float, asked: Sequence[Asked]) -> list[Pre
     return out
 
 
-def _preview(state: SchedulerState, now: float, one: Asked, many: int) -> Preview:
+def _preview(state: SchedulerState, now: float, one: BurstQuestion, many: int) -> Preview:
     outcome, job = one.outcome, one.job
     told = {
         "job": job_id(job.name, job.id),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from trainmaster.protocol.agent import NodeGroup
 from trainmaster.protocol.prices import NANOS
 from trainmaster.protocol.quantities import Resources
-from trainmaster_dispatcher.domain.prices import Place, is_spot
+from trainmaster_dispatcher.domain.prices import PricedResource, is_spot
 from trainmaster_dispatcher.domain.shapes import RoleShape, Shape
 from trainmaster_dispatcher.scheduling.packing.eligibility import allows
 from trainmaster_dispatcher.scheduling.state.flavors import Product, product_of
@@ -40,7 +40,7 @@ def prices_of(cluster: Cluster, product: Product | None = None) -> Prices:
             is_device = "/" in resource
             if is_device and product is not None and its_product != product.name:
                 continue
-            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", spot))
+            rate = cluster.tariff.rate(PricedResource(resource, its_product if is_device else "", spot))
             if rate is not None:
                 price = rate.price / NANOS / NANOS / rate.unit / 3600
                 found[resource] = max(price, found.get(resource, 0.0))
@@ -77,7 +77,9 @@ def _hourly(
             its_product, is_device = product_of(group), "/" in resource
             if is_device and product is not None and its_product != product.name:
                 continue
-            rate = cluster.tariff.rate(Place(resource, its_product if is_device else "", is_spot(group.labels)))
+            rate = cluster.tariff.rate(
+                PricedResource(resource, its_product if is_device else "", is_spot(group.labels))
+            )
             if rate is not None:
                 highest = max(highest, -(-amount * rate.price // (rate.unit * NANOS)))
         total += highest
