@@ -29,7 +29,7 @@ from trainmaster.protocol.reasons import Token
 from trainmaster.protocol.states import JobState
 from trainmaster.protocol.tenants import JobView
 from trainmaster_dispatcher.cli.embedded import free_port
-from trainmaster_dispatcher.cli.up import Installation
+from trainmaster_dispatcher.cli.up import LocalInstallation
 
 HERE = Path(__file__).resolve().parent
 CENT = Decimal("0.01")
@@ -143,7 +143,7 @@ class Story:
             print(f"           it should be: {expected}")
 
 
-def end_all(installation: Installation) -> None:
+def end_all(installation: LocalInstallation) -> None:
     """End what still runs: members are processes of this machine, and outlive their agent."""
     with suppress(TrainmasterError), Client(installation.url, installation.keys["admin"]) as client:
         client.bulk("cancel", JobFilter(queue="platform"))
@@ -159,7 +159,7 @@ def main() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # who follows a file sees the story as it is told
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-burst-"))
-    installation = Installation(folder, free_port())
+    installation = LocalInstallation(folder, free_port())
     code = 1
     story = None
     try:

@@ -660,7 +660,12 @@ def test_the_zygote_stays_light() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [("run_registry", "admit"), ("run_registry", "make_plan"), ("room.Room", "find"), ("room.Room", "use")],
+    [
+        ("run_registry", "admit"),
+        ("run_registry", "make_plan"),
+        ("room.LocalCapacity", "find"),
+        ("room.LocalCapacity", "use"),
+    ],
     ids=lambda value: value,
 )
 async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
@@ -668,7 +673,7 @@ async def test_a_run_whose_handling_raises_has_failed_and_the_next_one_starts(
 ) -> None:
     place = f"trainmaster_agent.runtime.local.{owner}.{name}"
     original = pkgutil.resolve_name(
-        place.replace(".room.Room", ".room:Room").replace(".run_registry.", ".run_registry:")
+        place.replace(".room.LocalCapacity", ".room:LocalCapacity").replace(".run_registry.", ".run_registry:")
     )
 
     def broken(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The walks through the code in docs/explanation/architecture.md: each hop is where the page says, under the same name."""
+"""Pages that name code: the walks of docs/explanation/architecture.md and the types of the glossary are where the pages say."""
 
 import re
 from pathlib import Path
@@ -26,3 +26,18 @@ def test_a_hop_is_where_the_page_says(below: str, path: str, name: str) -> None:
     assert file.is_file()
     if name:
         assert re.search(rf"^\s*(?:async )?(?:def|class) {name}\b", file.read_text(), re.MULTILINE), name
+
+
+def types_of_the_glossary() -> list[str]:
+    rows = (ROOT / "docs/explanation/glossary.md").read_text().split("|---|---|---|---|\n")[1].splitlines()
+    return sorted({name for row in rows for name in re.findall(r"`([A-Z][A-Za-z]+)[`.]", row.split("|")[3])})
+
+
+@pytest.mark.parametrize("name", types_of_the_glossary())
+def test_a_type_of_the_glossary_is_in_the_code(name: str) -> None:
+    folders = (ROOT / folder for folder in _BELOW.values())
+    assert any(
+        re.search(rf"^class {name}\b", file.read_text(), re.MULTILINE)
+        for folder in folders
+        for file in folder.rglob("*.py")
+    )
